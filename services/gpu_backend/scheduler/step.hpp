@@ -1,0 +1,107 @@
+// step.hpp: engine memory, which the scheduler core and the captured graphs share (B8).
+//
+// The core fills a step's inputs, launches a graph, and polls `done_step`. No host code plans a
+// step: block tables, positions and sampling inputs are all here, in device memory on a GPU.
+// One allocation, offsets in EngineMemory, laid out by `lay_out`.
+#pragma once
+#include "ring.hpp"
+
+namespace hostless {
+
+enum class StepKind : uint32_t { prefill = 1, decode = 2 };
+
+// One sequence of a step. The step's tokens of sequence i are
+// tokens[token_begin, token_begin + token_count), at positions position, position + 1, ...
+struct StepSequence {
+  uint32_t lane;         // row of the block table
+  uint32_t token_begin;
+  uint32_t token_count;  // 0: padding, nothing is computed or written
+  uint32_t position;     // = tokens of this sequence whose KV is in its pages already
+  uint32_t sample;       // 1: out_tokens[i] gets a token sampled after the last one
+  float temperature;     // 0: greedy
+  float top_p;
+  uint32_t top_k;
+  float uniform;         // in [0, 1): drawn from (seed, index of the new token); independent of neighbours
+  uint32_t slot;         // for engines that want to know (the synthetic one), and for traces
+  uint32_t reserved[2];
+};
+static_assert(sizeof(StepSequence) == 48);
+
+struct StepHeader {
+  uint64_t step;            // number of this step, from 1
+  uint32_t kind;            // StepKind
+  uint32_t sequence_count;
+  uint32_t token_count;
+  uint32_t graph;           // index that the graph table gave
+  uint8_t pad0[40];
+  // written by the graph
+  uint64_t done_step;       // = step, released after out_tokens: the completion flag (B5)
+  uint32_t error;           // 0, or the engine could not compute this step
+  uint32_t reserved;
+  uint8_t pad1[48];
+};
+static_assert(sizeof(StepHeader) == 128);
+
+// --- orders to the KV agent (host code beside the engine; never on the token path) ---
+
+enum class KvOrderKind : uint32_t {
+  load = 1,   // fill the lane's first block_count pages from kv_lease; answer in load_done[slot]
+  store = 2,  // page holds block `first_block` of the slot, whose tokens are given; copy it out
+  end = 3,    // the slot is finished or gone: forget its key chain
+};
+
+// Single producer (core), single consumer (agent). The consumer frees an order by moving orders_tail
+// past it; a store's page may be reused from then on. A load is answered later, always, through load_done.
+struct KvOrder {
+  uint32_t kind;
+  uint32_t slot;
+  uint32_t generation;
+  uint32_t lane;
+  uint32_t first_block;
+  uint32_t block_count;
+  uint32_t page;
+  uint32_t reserved;
+  uint64_t kv_lease;
+  uint8_t kv_root[16];
+  uint32_t tokens[kPageTokens];
+  uint64_t reserved1;
+};
+static_assert(sizeof(KvOrder) == 320);
+
+struct EngineMemory {
+  uint32_t lanes;           // most sequences in a step
+  uint32_t step_tokens;     // most tokens in a step
+  uint32_t lane_pages;      // columns of the block table = pages of max_context
+  uint32_t pages;           // KV pages of the engine
+  uint32_t slots;
+  uint32_t order_capacity;  // a power of two
+  uint64_t sequences_offset, tokens_offset, out_tokens_offset, block_tables_offset;
+  uint64_t orders_offset, load_done_offset;
+  uint64_t size_bytes;
+  uint8_t pad0[128 - 24 - 56];
+  StepHeader step;
+  uint64_t orders_head;     // written by the core
+  uint8_t pad1[56];
+  uint64_t orders_tail;     // written by the agent
+  uint8_t pad2[56];
+};
+static_assert(sizeof(EngineMemory) == 384);
+
+// load_done[slot]: | blocks loaded:32 | generation:32 |, written by the agent.
+HOSTLESS_FN constexpr uint64_t load_answer(uint32_t generation, uint32_t blocks) {
+  return static_cast<uint64_t>(generation) | (static_cast<uint64_t>(blocks) << 32);
+}
+
+HOSTLESS_FN uint64_t lay_out(EngineMemory& m) {
+  uint64_t at = sizeof(EngineMemory);
+  m.sequences_offset = at;    at = align64(at + sizeof(StepSequence) * static_cast<uint64_t>(m.lanes));
+  m.tokens_offset = at;       at = align64(at + 4ULL * m.step_tokens);
+  m.out_tokens_offset = at;   at = align64(at + 4ULL * m.lanes);
+  m.block_tables_offset = at; at = align64(at + 4ULL * m.lanes * m.lane_pages);
+  m.load_done_offset = at;    at = align64(at + 8ULL * m.slots);
+  m.orders_offset = at;       at = align64(at + sizeof(KvOrder) * static_cast<uint64_t>(m.order_capacity));
+  m.size_bytes = at;
+  return at;
+}
+
+}  // namespace hostless
