@@ -1,0 +1,1 @@
+"""What every service shares: settings, paths, logs, traces, gRPC, lifecycle. Knows no service."""

@@ -1,0 +1,117 @@
+"""Typed settings: one frozen dataclass a service, filled from flags, then the environment, then defaults.
+
+A field `max_queue` of section "gateway" is `--max-queue` on the command line and
+HOSTLESS_GATEWAY_MAX_QUEUE in the environment. A key that no field has, or a value that
+doesn't parse, is an error that names it.
+"""
+
+import argparse
+import dataclasses
+import os
+import sys
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+
+class SettingError(ValueError):
+    """A setting is unknown, malformed or contradicts another one; the message names it."""
+
+
+def setting(default: Any, help: str) -> Any:
+    """A field of a settings class: its default and what `--help` says of it."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def load(
+    cls: type[T],
+    section: str,
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    description: str = "",
+) -> T:
+    """Makes `cls` from argv (default: none), environ (default: os.environ) and its defaults.
+
+    Raises SettingError; `--help` prints every setting and exits.
+    """
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    environ = os.environ if environ is None else environ
+    raw = _from_environment(section, fields, environ)
+    raw.update(_from_flags(section, fields, list(argv or ()), description))
+    values = {name: _parse(name, hints[name], text) for name, text in raw.items()}
+    return cls(**values)
+
+
+def load_or_exit(cls: type[T], section: str, description: str = "") -> T:
+    """What a service's __main__ calls: settings from sys.argv, or a message on stderr and exit code 2."""
+    try:
+        return load(cls, section, sys.argv[1:], description=description)
+    except SettingError as error:
+        print(f"hostless {section}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _variable(section: str, name: str) -> str:
+    return f"HOSTLESS_{section}_{name}".upper().replace("-", "_")
+
+
+def _from_environment(section: str, fields: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    known = {_variable(section, name): name for name in fields}
+    prefix = _variable(section, "")
+    found = {}
+    for variable, value in environ.items():
+        if not variable.startswith(prefix):
+            continue
+        if variable not in known:
+            names = ", ".join(sorted(known))
+            raise SettingError(f"environment variable {variable} is not a setting of {section}; known: {names}")
+        found[known[variable]] = value
+    return found
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SettingError(f"{message}; --help lists every setting")
+
+
+def _from_flags(section: str, fields: Mapping[str, Any], argv: list[str], description: str) -> dict[str, str]:
+    parser = _Parser(
+        prog=f"python -m services.{section}",
+        description=description or None,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name, field in fields.items():
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            dest=name,
+            default=None,
+            metavar="VALUE",
+            help=f"{field.metadata.get('help', '')} [{_variable(section, name)}; default: {field.default!r}]".replace(
+                "%", "%%"
+            ),
+        )
+    return {name: value for name, value in vars(parser.parse_args(argv)).items() if value is not None}
+
+
+def _parse(name: str, kind: Any, text: str) -> Any:
+    try:
+        if kind is bool:
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        if kind in (int, float, str):
+            return kind(text)
+        if kind == tuple[str, ...]:
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+    except (KeyError, ValueError):
+        shown = getattr(kind, "__name__", str(kind))
+        raise SettingError(f"{name.replace('_', '-')}: {text!r} is not a {shown}") from None
+    raise TypeError(f"settings field {name} has a type that can't be read from text: {kind}")
+
+
+def require(condition: bool, message: str) -> None:
+    """For __post_init__ of settings: raises SettingError(message) unless the condition holds."""
+    if not condition:
+        raise SettingError(message)
