@@ -1,0 +1,92 @@
+"""A service process: its exit codes, its signals, and that it ends with its parent when told to."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROGRAM = """
+import sys
+from services.common import lifecycle, rpc
+from services.common.settings import SettingError
+
+async def main(life):
+    print("up", flush=True)
+    {body}
+
+sys.exit(lifecycle.run("example", main))
+"""
+
+
+def start(body: str, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(body=body)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env},
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, stderr = process.communicate(timeout=30)
+    return process.returncode, stderr
+
+
+def test_sigterm_ends_with_code_0() -> None:
+    process = start("await life.until_stopping()")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 0
+
+
+def test_second_signal_insists() -> None:
+    process = start(
+        "import asyncio; await life.until_stopping(); print('asked', flush=True); await asyncio.sleep(3600)"
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 1
+
+
+def test_a_wrong_setting_is_one_line_and_code_2() -> None:
+    code, stderr = finish(start("raise ExceptionGroup('x', [SettingError('port: taken')])"))
+    assert (code, stderr) == (2, "hostless example: port: taken\n")
+
+
+def test_a_failure_is_logged_and_code_1() -> None:
+    code, stderr = finish(start("raise RuntimeError('boom')"))
+    assert code == 1
+    assert "boom" in stderr
+
+
+def test_ends_with_its_parent(tmp_path: Path) -> None:
+    child_code = PROGRAM.format(body="await life.until_stopping()")
+    parent_code = (
+        "import os, subprocess, sys, time\n"
+        "env = {**os.environ, 'HOSTLESS_PARENT': str(os.getpid())}\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child_code!r}], env=env, stdout=subprocess.PIPE)\n"
+        "child.stdout.readline(); print(child.pid, flush=True); time.sleep(3600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", parent_code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and _alive(child):
+        time.sleep(0.02)
+    assert not _alive(child)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

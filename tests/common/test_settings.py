@@ -1,0 +1,54 @@
+"""Settings: precedence, and errors that name the bad key."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from services.common.settings import SettingError, load, require, setting
+
+
+@dataclass(frozen=True)
+class Example:
+    port: int = setting(8000, "port to listen on")
+    rate: float = setting(1.5, "share, 100% at most")
+    name: str = setting("x", "a name")
+    fast: bool = setting(False, "skip the slow part")
+    tags: tuple[str, ...] = setting((), "comma-separated tags")
+
+    def __post_init__(self) -> None:
+        require(self.port >= 0, f"port: {self.port} is negative")
+
+
+def test_defaults() -> None:
+    assert load(Example, "example", [], {}) == Example()
+
+
+def test_flags_beat_environment() -> None:
+    environ = {"HOSTLESS_EXAMPLE_PORT": "1", "HOSTLESS_EXAMPLE_FAST": "yes", "HOSTLESS_OTHER_PORT": "7"}
+    got = load(Example, "example", ["--port", "2", "--tags", "a, b,"], environ)
+    assert got == Example(port=2, fast=True, tags=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "named"),
+    [
+        (["--prot", "1"], {}, "--prot"),
+        (["--por", "1"], {}, "--por"),
+        (["--port", "one"], {}, "port: 'one'"),
+        (["--fast", "maybe"], {}, "fast: 'maybe'"),
+        (["--port", "-1"], {}, "port: -1"),
+        ([], {"HOSTLESS_EXAMPLE_PROT": "1"}, "HOSTLESS_EXAMPLE_PROT"),
+    ],
+)
+def test_bad_key_or_value_is_named(argv: list[str], environ: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingError, match=named.replace("--", "")):
+        load(Example, "example", argv, environ)
+
+
+def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        load(Example, "example", ["--help"], {})
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    for flag in ("--port", "--rate", "--name", "--fast", "--tags", "HOSTLESS_EXAMPLE_PORT"):
+        assert flag in shown
