@@ -1,0 +1,49 @@
+"""python -m services.global_scheduler"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+import time
+
+from prometheus_client import CollectorRegistry
+
+from services.common import lifecycle, metrics, rpc
+from services.common.settings import load_or_exit
+from services.global_scheduler.liveness import Leases
+from services.global_scheduler.mesh import Mesh
+from services.global_scheduler.metrics import MeshCollector, schedule_seconds
+from services.global_scheduler.policy.registry import make_policy
+from services.global_scheduler.service import NAME, SchedulerService
+from services.global_scheduler.settings import SchedulerSettings
+
+log = logging.getLogger("global_scheduler")
+
+GRACE_S = 0.2  # a Schedule call takes less; the streams end only when cut
+
+
+async def serve(settings: SchedulerSettings, life: lifecycle.Lifecycle) -> None:
+    mesh = Mesh(make_policy(settings.policy), Leases(settings.lease_s, time.monotonic))
+    registry = CollectorRegistry()
+    registry.register(MeshCollector(mesh))
+    service = SchedulerService(mesh, schedule_seconds(registry))
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.metrics_address:
+            port = stack.enter_context(metrics.serve(settings.metrics_address, registry))
+            log.info("metrics", extra={"port": port})
+        server = await stack.enter_async_context(rpc.serve(settings.address, service.register, [NAME], GRACE_S))
+        log.info("serving", extra={"port": server.port, "policy": settings.policy, "lease_ms": settings.lease_ms})
+        async with asyncio.TaskGroup() as tasks:
+            expiry = tasks.create_task(service.expire())
+            await life.until_stopping()
+            expiry.cancel()
+    log.info("stopped")
+
+
+def main() -> int:
+    settings = load_or_exit(SchedulerSettings, "global_scheduler", "Which engine serves a request.")
+    return lifecycle.run("global_scheduler", lambda life: serve(settings, life), settings.log_level)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""What the scheduler knows of the mesh: soft state that leaders tell it, and tell it again after a restart."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hostless.v1 import scheduler_pb2 as pb
+
+from services.global_scheduler.liveness import Leases
+from services.global_scheduler.policy.state import (
+    Decision,
+    EngineView,
+    MeshView,
+    Placement,
+    Policy,
+    ReadPath,
+    RefusalReason,
+    Request,
+    Role,
+)
+
+ROLES = {pb.ROLE_UNIFIED: Role.UNIFIED, pb.ROLE_PREFILL: Role.PREFILL, pb.ROLE_DECODE: Role.DECODE}
+
+
+class MalformedReport(ValueError):
+    """A leader sent something that doesn't hold together; the message names it."""
+
+
+class EngineReplaced(Exception):
+    """A leader reports on an engine for which a newer leader speaks now."""
+
+
+class Leader:
+    """One open Lead stream; its engines are its own until it ends or another leader introduces them (D9)."""
+
+    group_id = ""
+
+
+@dataclass(slots=True)
+class EngineRecord:
+    info: pb.EngineInfo
+    leader: Leader
+    report: pb.EngineReport | None = None
+    placed_requests: int = 0  # since the last report
+    placed_tokens: int = 0
+    placements: int = 0  # since this epoch was introduced
+
+
+@dataclass(slots=True)
+class Totals:
+    placements: Counter[ReadPath] = field(default_factory=Counter)
+    refusals: Counter[RefusalReason] = field(default_factory=Counter)
+
+
+class Mesh:
+    """Engines, their leases, and placing by the policy. Not thread-safe; holds no clock but that of its leases."""
+
+    def __init__(self, policy: Policy, leases: Leases) -> None:
+        self.leases = leases
+        self.engines: dict[str, EngineRecord] = {}
+        self.totals = Totals()
+        self.version = 1
+        self._policy = policy
+        self._models: set[str] = set()
+        self._table: list[pb.EngineInfo] = []
+
+    # --- what leaders say ---
+
+    def hear(self, leader: Leader, up: pb.LeaderUp) -> None:
+        """Takes one message of a leader. Raises MalformedReport or EngineReplaced; nothing of it is kept then."""
+        self._check(leader, up)
+        leader.group_id = up.group_id
+        for info in up.engines:
+            self._introduce(leader, info)
+        for report in up.reports:
+            record = self.engines[report.engine_id]
+            record.report = report
+            record.placed_requests = record.placed_tokens = 0
+            self.leases.renew(report.engine_id)
+
+    def leave(self, leader: Leader) -> None:
+        """Drops the leader's engines at once. Idempotent."""
+        for engine_id in [key for key, record in self.engines.items() if record.leader is leader]:
+            del self.engines[engine_id]
+            self.leases.drop(engine_id)
+
+    def _check(self, leader: Leader, up: pb.LeaderUp) -> None:
+        if not up.group_id or up.group_id != (leader.group_id or up.group_id):
+            raise MalformedReport(f"group_id {up.group_id!r}: must be set, and stay the same within a stream")
+        for info in up.engines:
+            _check_info(info)
+        introduced = {info.engine_id for info in up.engines}
+        for report in up.reports:
+            record = self.engines.get(report.engine_id)
+            if report.engine_id in introduced or (record and record.leader is leader):
+                continue
+            if record:
+                raise EngineReplaced(
+                    f"engine {report.engine_id!r} is led by another stream since; its group "
+                    f"{record.leader.group_id!r}, epoch {record.info.epoch}"
+                )
+            raise MalformedReport(f"report on engine {report.engine_id!r}, which this stream did not introduce")
+
+    def _introduce(self, leader: Leader, info: pb.EngineInfo) -> None:
+        """The newest word on an engine wins: a restarted engine must not wait for its old lease to run out."""
+        record = self.engines.get(info.engine_id)
+        if record and record.leader is leader and record.info.epoch == info.epoch:
+            record.info = info
+        else:
+            self.engines[info.engine_id] = EngineRecord(info, leader)
+            self.leases.drop(info.engine_id)
+        self._models.add(info.model)
+
+    # --- what it answers ---
+
+    def place(self, requests: Sequence[Request]) -> list[Decision]:
+        """The policy's decisions, counted on the engines they chose."""
+        decisions = self._policy.place(self.view(), requests)
+        for request, decision in zip(requests, decisions, strict=True):
+            if isinstance(decision, Placement):
+                self.totals.placements[decision.path] += 1
+                for engine_id in {decision.prefill, decision.decode}:
+                    record = self.engines[engine_id]
+                    record.placements += 1
+                    record.placed_requests += 1
+                    record.placed_tokens += request.prompt_tokens
+            else:
+                self.totals.refusals[decision.reason] += 1
+        return decisions
+
+    def view(self) -> MeshView:
+        return MeshView(
+            tuple(_view(record, record.report) for record in self.engines.values() if self.placeable(record)),
+            frozenset(self._models),
+        )
+
+    def placeable(self, record: EngineRecord) -> bool:
+        """Liveness beats everything: the lease runs, and the engine said that it accepts."""
+        return record.report is not None and record.report.accepting and self.leases.live(record.info.engine_id)
+
+    def table(self) -> pb.PlacementTable:
+        """As of the last `refresh`."""
+        return pb.PlacementTable(version=self.version, engines=self._table)
+
+    def refresh(self) -> bool:
+        """Brings the table up to date; True, and a new version, if it changed."""
+        table = [record.info for record in self.engines.values() if self.placeable(record)]
+        if table == self._table:
+            return False
+        self._table = table
+        self.version += 1
+        return True
+
+    def status(self) -> pb.MeshStatus:
+        return pb.MeshStatus(
+            engines=[self._engine_status(record) for record in self.engines.values()],
+            placements=self.totals.placements.total(),
+            refusals=self.totals.refusals.total(),
+        )
+
+    def _engine_status(self, record: EngineRecord) -> pb.EngineStatus:
+        age_s = self.leases.age_s(record.info.engine_id) if record.report else 0.0
+        return pb.EngineStatus(
+            info=record.info,
+            report=record.report,
+            report_age_ms=min(int(age_s * 1000), 2**32 - 1),
+            live=self.leases.live(record.info.engine_id),
+            placements=record.placements,
+        )
+
+
+def _check_info(info: pb.EngineInfo) -> None:
+    for name in ("engine_id", "address", "model", "page_tokens", "page_count", "max_context"):
+        if not getattr(info, name):
+            raise MalformedReport(f"engine {info.engine_id!r}: {name} is not set")
+    if info.role not in ROLES:
+        raise MalformedReport(f"engine {info.engine_id!r}: role {info.role} is not known")
+
+
+def _view(record: EngineRecord, report: pb.EngineReport) -> EngineView:
+    info = record.info
+    return EngineView(
+        engine_id=info.engine_id,
+        group_id=record.leader.group_id,
+        role=ROLES[info.role],
+        model=info.model,
+        page_tokens=info.page_tokens,
+        page_count=info.page_count,
+        max_context=info.max_context,
+        requests=report.requests + record.placed_requests,
+        tokens=report.tokens + record.placed_tokens,
+        read_queue_tokens=report.read_queue_tokens,
+        free_pages=report.free_pages,
+    )
