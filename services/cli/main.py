@@ -1,0 +1,37 @@
+"""The `hostless` command line. `main` is its entry point; each command is in a file of its own."""
+
+import sys
+
+import typer
+
+from services.cli.errors import CliError
+from services.cli.pull import pull
+from services.cli.version import version
+
+app = typer.Typer(
+    name="hostless",
+    help="Serve large language models with the host CPU out of the loop.\n\n"
+    "First time: [bold]hostless pull[/bold], then [bold]hostless up[/bold]; in a second terminal "
+    "[bold]hostless chat[/bold] or any OpenAI client on http://127.0.0.1:8000/v1.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+    add_completion=False,
+)
+for command in (pull, version):
+    app.command()(command)
+
+
+def main() -> None:
+    """Runs a command. Exit codes: 0 done, 1 failed (stderr says why), 2 wrong usage, 130 interrupted."""
+    try:
+        app()
+    except CliError as error:
+        print(f"hostless: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"  {error.hint}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
+
+if __name__ == "__main__":
+    main()
