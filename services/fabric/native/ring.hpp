@@ -12,6 +12,10 @@
 // written, compared-and-swapped by RDMA, and never read torn:
 //
 //   bits  0..3   state        4..7  finish        8..31  generation        32..63  tokens generated
+//
+// The generation numbers the requests of a slot, from 1: next_generation when one is submitted, kept when
+// the slot becomes empty. A cancel word holds the generation of the request that is to end; 0: none. A cancel
+// of another generation than the slot word's is late, and means nothing.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -70,6 +74,12 @@ HOSTLESS_FN constexpr Finish word_finish(uint64_t w) { return static_cast<Finish
 HOSTLESS_FN constexpr uint32_t word_generation(uint64_t w) { return static_cast<uint32_t>(w >> 8) & kGenerationMask; }
 HOSTLESS_FN constexpr uint32_t word_tokens(uint64_t w) { return static_cast<uint32_t>(w >> 32); }
 
+// The generation of a slot's next request: never 0.
+HOSTLESS_FN constexpr uint32_t next_generation(uint32_t generation) {
+  const uint32_t next = (generation + 1) & kGenerationMask;
+  return next == 0 ? 1 : next;
+}
+
 // Who may make a transition.
 enum class Owner : uint8_t { nobody = 0, front_end = 1, scheduler = 2 };
 
@@ -97,9 +107,13 @@ HOSTLESS_FN constexpr Owner transition_owner(SlotState from, SlotState to) {
   return Owner::nobody;
 }
 
+// FrontEndLease::active. The engine's host side makes a free one leased and a leased one ended; the
+// scheduler drains an ended one, then makes it free.
+enum class LeaseState : uint32_t { free = 0, leased = 1, ended = 2 };
+
 // What a front end holds: written by the engine's host side on Attach, before the lease is told.
 struct FrontEndLease {
-  uint32_t active;      // 0 free, 1 leased, 2 ended: the scheduler drains it, then sets 0
+  uint32_t active;      // LeaseState
   uint32_t slot_begin, slot_count;
   uint32_t prompt_begin, prompt_count;  // words
   uint32_t token_begin, token_count;    // words

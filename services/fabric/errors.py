@@ -1,0 +1,29 @@
+"""What the data plane refuses, one class a reason."""
+
+
+class FabricError(Exception):
+    """Base of every refusal of the data plane."""
+
+
+class UnknownTransport(FabricError):
+    """The descriptor names a transport that this build does not have."""
+
+
+class RegionInUse(FabricError):
+    """A live owner holds a region of that name."""
+
+
+class NotARegion(FabricError):
+    """The address leads to nothing, or to something that is no region."""
+
+
+class StaleRegion(FabricError):
+    """The owner ended or restarted: its descriptor's generation is no longer the region's."""
+
+
+class WrongKey(FabricError):
+    """The descriptor's rkey is not the region's."""
+
+
+class OutOfBounds(FabricError, IndexError):
+    """An operation reaches outside the region."""
