@@ -1,0 +1,158 @@
+"""least_tokens against a reference that recounts everything for each request; and its refusals, by name."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.global_scheduler.policy.least_tokens import LeastTokens
+from services.global_scheduler.policy.registry import make_policy
+from services.global_scheduler.policy.state import (
+    Decision,
+    EngineView,
+    MeshView,
+    Placement,
+    ReadPath,
+    Refusal,
+    RefusalReason,
+    Request,
+    Role,
+)
+
+MODELS = ["small", "big"]
+
+
+def engine(engine_id: str, **changes: object) -> EngineView:
+    values: dict[str, object] = {
+        "group_id": "g",
+        "role": Role.UNIFIED,
+        "model": "small",
+        "page_tokens": 64,
+        "page_count": 16,
+        "max_context": 1024,
+        "requests": 0,
+        "tokens": 0,
+        "read_queue_tokens": 0,
+        "free_pages": 16,
+    }
+    return EngineView(engine_id=engine_id, **(values | changes))  # type: ignore[arg-type]
+
+
+def request(name: str = "r", prompt: int = 10, new: int = 10, model: str = "small", exclude: str = "") -> Request:
+    return Request(name, model, prompt, 0, new, frozenset(exclude.split()))
+
+
+engines = st.builds(
+    lambda names, drawn: tuple(
+        engine(name, role=role, model=model, page_count=pages, max_context=context, requests=n, tokens=tokens)
+        for name, (role, model, pages, context, n, tokens) in zip(names, drawn, strict=False)
+    ),
+    st.lists(st.sampled_from("abcdef"), unique=True, max_size=6),
+    st.lists(
+        st.tuples(
+            st.sampled_from([Role.UNIFIED, Role.UNIFIED, Role.UNIFIED, Role.DECODE]),
+            st.sampled_from(MODELS),
+            st.integers(1, 16),
+            st.integers(1, 1024),
+            st.integers(0, 3),
+            st.integers(0, 300),
+        ),
+        min_size=6,
+        max_size=6,
+    ),
+)
+requests = st.lists(
+    st.builds(
+        Request,
+        st.uuids().map(str),
+        st.sampled_from([*MODELS, "unknown"]),
+        st.integers(1, 600),
+        st.just(0),
+        st.integers(0, 600),
+        st.frozensets(st.sampled_from("abcdef"), max_size=2),
+    ),
+    max_size=20,
+)
+
+
+def reference(state: MeshView, asked: Sequence[Request]) -> list[str]:
+    """For each request, the chosen engine's id or the refusal's reason, from the rules as they are told."""
+    answers: list[str] = []
+    for index, now in enumerate(asked):
+        if now.model not in state.models:
+            answers.append("unknown_model")
+            continue
+        alive = [e for e in state.engines if e.model == now.model and e.role is Role.UNIFIED]
+        alive = [e for e in alive if e.engine_id not in now.exclude_engines]
+        if not alive:
+            answers.append("no_live_engine")
+            continue
+        written = now.prompt_tokens + now.max_tokens - (1 if now.max_tokens else 0)
+        roomy = [e for e in alive if now.prompt_tokens + now.max_tokens <= e.max_context]
+        roomy = [e for e in roomy if written <= e.page_count * e.page_tokens]
+        before = list(zip(asked[:index], answers, strict=True))
+        ranked = []
+        for e in roomy:
+            mine = [earlier.prompt_tokens for earlier, answer in before if answer == e.engine_id]
+            ranked.append((e.tokens + sum(mine), e.requests + len(mine), e.engine_id))
+        answers.append(sorted(ranked)[0][2] if ranked else "too_large")
+    return answers
+
+
+def told(decision: Decision) -> str:
+    return decision.decode if isinstance(decision, Placement) else decision.reason.value
+
+
+@given(engines, requests)
+def test_equals_the_reference(live: tuple[EngineView, ...], asked: list[Request]) -> None:
+    state = MeshView(live, frozenset(e.model for e in live))
+    decisions = LeastTokens().place(state, asked)
+    assert [told(decision) for decision in decisions] == reference(state, asked)
+    assert [decision.request_id for decision in decisions] == [r.request_id for r in asked]
+
+
+@given(engines, requests)
+def test_is_deterministic_and_blind_to_the_engines_order(live: tuple[EngineView, ...], asked: list[Request]) -> None:
+    models = frozenset(MODELS)
+    first = LeastTokens().place(MeshView(live, models), asked)
+    assert LeastTokens().place(MeshView(tuple(reversed(live)), models), asked) == first
+
+
+def test_a_unified_engine_is_both_ends_of_the_path() -> None:
+    (decision,) = LeastTokens().place(MeshView((engine("a"),), frozenset({"small"})), [request()])
+    assert decision == Placement("r", "a", "a", ReadPath.UNIFIED)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason", "words"),
+    [
+        (request(model="nope"), RefusalReason.UNKNOWN_MODEL, "'nope'; served: big, small"),
+        (request(model="big"), RefusalReason.NO_LIVE_ENGINE, "no live engine serves model 'big'"),
+        (request(exclude="a"), RefusalReason.NO_LIVE_ENGINE, "beside those already tried (a)"),
+        (request(prompt=1000, new=500), RefusalReason.TOO_LARGE, "prompt of 1000 and up to 500 new tokens"),
+    ],
+)
+def test_refusals_name_the_bad_thing(asked: Request, reason: RefusalReason, words: str) -> None:
+    state = MeshView((engine("a"),), frozenset({"small", "big"}))
+    (decision,) = LeastTokens().place(state, [asked])
+    assert isinstance(decision, Refusal)
+    assert decision.reason is reason
+    assert words in decision.message
+
+
+def test_a_refused_request_does_not_hold_up_those_behind_it() -> None:
+    state = MeshView((engine("a"),), frozenset({"small"}))
+    decisions = LeastTokens().place(state, [request("1", prompt=5000), request("2")])
+    assert [told(decision) for decision in decisions] == ["too_large", "a"]
+
+
+@pytest.mark.parametrize(("prompt", "new", "answer"), [(64, 1, "a"), (64, 2, "too_large"), (63, 2, "a"), (64, 0, "a")])
+def test_the_last_token_needs_no_page(prompt: int, new: int, answer: str) -> None:
+    state = MeshView((engine("a", page_count=1),), frozenset({"small"}))
+    assert told(LeastTokens().place(state, [request(prompt=prompt, new=new)])[0]) == answer
+
+
+def test_an_unknown_policy_is_named() -> None:
+    with pytest.raises(ValueError, match="'fastest' is not known; known: least_tokens"):
+        make_policy("fastest")

@@ -1,0 +1,140 @@
+"""Real processes, really killed and frozen: nothing is routed to an engine whose lease has run out."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+from hostless.v1 import scheduler_pb2 as pb
+
+from services.global_scheduler.client import SchedulerClient
+
+LEASE_MS = 1000
+
+
+@asynccontextmanager
+async def process(*argv: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    pipe = asyncio.subprocess.PIPE
+    running = await asyncio.create_subprocess_exec(sys.executable, *argv, stdout=pipe, stderr=pipe)
+    try:
+        yield running
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.communicate()
+
+
+@asynccontextmanager
+async def scheduler(address: str = "127.0.0.1:0") -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    argv = ("-m", "services.global_scheduler", "--address", address, "--metrics-address", "127.0.0.1:0")
+    async with process(*argv, "--lease-ms", str(LEASE_MS)) as running:
+        assert running.stderr
+        async with asyncio.timeout(30):
+            async for line in running.stderr:
+                told = json.loads(line)
+                if told["message"] == "serving":
+                    break
+        yield running, f"127.0.0.1:{told['port']}"
+
+
+@asynccontextmanager
+async def leader(address: str, engine_id: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    script = str(Path(__file__).with_name("leader_process.py"))
+    async with process(script, address, engine_id, "0.2") as running:
+        yield running
+
+
+async def until(tables: AsyncIterator[pb.PlacementTable], wanted: set[str]) -> None:
+    async with asyncio.timeout(20):
+        async for table in tables:
+            if {info.engine_id for info in table.engines} == wanted:
+                return
+
+
+async def chosen(client: SchedulerClient, count: int = 6) -> set[str]:
+    items = [pb.ScheduleItem(request_id=str(i), model="small", prompt_tokens=10, max_tokens=10) for i in range(count)]
+    return {p.engine.engine_id or p.refusal.partition(":")[0] for p in await client.schedule(items)}
+
+
+async def test_a_killed_and_a_frozen_leader_get_nothing() -> None:
+    async with (
+        scheduler() as (_, address),
+        SchedulerClient(address) as client,
+        aclosing(client.watch()) as tables,
+        leader(address, "steady"),
+        leader(address, "killed") as killed,
+        leader(address, "frozen") as frozen,
+    ):
+        await until(tables, {"steady", "killed", "frozen"})
+        assert await chosen(client) == {"steady", "killed", "frozen"}
+        killed.kill()
+        await until(tables, {"steady", "frozen"})
+        assert await chosen(client) == {"steady", "frozen"}
+        os.kill(frozen.pid, signal.SIGSTOP)
+        await until(tables, {"steady"})
+        assert await chosen(client) == {"steady"}
+        status = {e.info.engine_id: e for e in (await client.status()).engines}
+        assert not status["frozen"].live
+        assert status["frozen"].report_age_ms >= LEASE_MS
+        os.kill(frozen.pid, signal.SIGCONT)
+        await until(tables, {"steady", "frozen"})
+        assert await chosen(client) == {"steady", "frozen"}
+
+
+async def test_a_restarted_engine_takes_its_name_over_from_a_frozen_one() -> None:
+    async with (
+        scheduler() as (_, address),
+        SchedulerClient(address) as client,
+        aclosing(client.watch()) as tables,
+        leader(address, "a") as old,
+    ):
+        await until(tables, {"a"})
+        (before,) = (await client.status()).engines
+        os.kill(old.pid, signal.SIGSTOP)
+        async with leader(address, "a"), asyncio.timeout(20):
+            while (after := (await client.status()).engines[0]).info.epoch == before.info.epoch or not after.live:
+                await anext(tables)
+            os.kill(old.pid, signal.SIGCONT)
+            assert await old.wait() == 1  # told that it was replaced
+            assert await chosen(client) == {"a"}
+
+
+async def test_a_frozen_scheduler_finds_its_engines_live_again() -> None:
+    async with (
+        scheduler() as (running, address),
+        SchedulerClient(address) as client,
+        aclosing(client.watch()) as tables,
+        leader(address, "a"),
+    ):
+        await until(tables, {"a"})
+        os.kill(running.pid, signal.SIGSTOP)
+        try:
+            await client.schedule([pb.ScheduleItem(model="small")], timeout_s=0.2)
+            raise AssertionError("a frozen scheduler answered")
+        except Exception as error:
+            assert "DEADLINE_EXCEEDED" in str(error)
+        os.kill(running.pid, signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while await chosen(client) != {"a"}:
+                await anext(tables)
+
+
+async def test_sigterm_ends_with_code_0_while_streams_are_open() -> None:
+    async with scheduler() as (running, address), SchedulerClient(address) as client, leader(address, "a"):
+        async with aclosing(client.watch()) as tables:
+            await until(tables, {"a"})
+        running.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(running.wait(), 10) == 0
+
+
+async def test_a_taken_port_is_exit_code_2_and_one_line() -> None:
+    async with scheduler() as (_, address):
+        argv = ("-m", "services.global_scheduler", "--address", address, "--metrics-address", "")
+        async with process(*argv) as second:
+            _, errors = await asyncio.wait_for(second.communicate(), 30)
+            assert second.returncode == 2
+            assert f"can't listen on {address}" in errors.decode()
