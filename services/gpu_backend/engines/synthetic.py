@@ -1,0 +1,155 @@
+"""An engine without a model: a known token sequence at a set rate, to load everything around it.
+
+The token at position p is words[p % len(words)], or, if `contextual`, chosen by a hash of all tokens
+before it that is read from the KV pages: equal outputs then mean equal KV. A decode step takes 1 / decode_rate seconds whatever
+its batch, a prefill step its tokens / prefill_rate. KV pages are real but tiny: K holds the token, V a
+running hash of all tokens up to it, so that a page from anywhere else is found out when verified.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry, StepKind, StepView
+from services.gpu_backend.engines.host_memory import available_bytes
+from services.gpu_backend.engines.kv_chain import ChainPowers, chain
+
+
+@dataclass(frozen=True)
+class SyntheticSettings:
+    """words: ids that the output cycles through. Rates are tokens/s; decode_rate is each sequence's.
+
+    contextual: the output depends on every token before it, through the KV. verify: every step first checks
+    the KV of all earlier positions, at a cost in proportion.
+    """
+
+    words: tuple[int, ...]
+    vocab: int
+    max_context: int = 8192
+    decode_rate: float = 100.0
+    prefill_rate: float = 20000.0
+    contextual: bool = False
+    verify: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.words or max(self.words) >= self.vocab or min(self.words) < 0:
+            raise ValueError(f"words must be one or more ids within the vocabulary of {self.vocab}")
+        if not self.decode_rate > 0 or not self.prefill_rate > 0:
+            raise ValueError(f"decode_rate {self.decode_rate}, prefill_rate {self.prefill_rate}: must be > 0")
+
+
+class Pace:
+    """Waits so that steps end at their due times: a late end shortens the next wait, so rates don't drift.
+
+    After an idle time the clock starts anew.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._due = float("-inf")
+
+    def spend(self, seconds: float) -> None:
+        now = self._clock()
+        begin = self._due if now - self._due < seconds else now
+        self._due = begin + seconds
+        if self._due > now:
+            self._sleep(self._due - now)
+
+
+class SyntheticEngine:
+    """An `Engine` whose steps cost a few numpy operations."""
+
+    def __init__(self, settings: SyntheticSettings, pace: Pace | None = None) -> None:
+        self._settings = settings
+        self._words = np.array(settings.words, np.uint32)
+        self._geometry = ModelGeometry(
+            layers=1, heads=1, kv_heads=1, head_dim=1, dtype="uint32", identity="synthetic",
+            vocab=settings.vocab, max_context=settings.max_context,
+        )  # fmt: skip
+        self._closing = threading.Event()
+        self._pace = pace or Pace(sleep=self._closing.wait)
+        self._powers = ChainPowers(settings.max_context)
+        self._kv = np.zeros((0, 2, PAGE_TOKENS), np.uint32)
+
+    @property
+    def geometry(self) -> ModelGeometry:
+        return self._geometry
+
+    @property
+    def kv_pages(self) -> NDArray[np.uint8]:
+        return self._kv.reshape(len(self._kv), -1).view(np.uint8)
+
+    def allocate(self, pages: int, lanes: int, step_tokens: int) -> None:
+        needed, room = pages * self._geometry.block_bytes, available_bytes()
+        if needed > room:
+            raise EngineError(f"{pages} KV pages need {needed} bytes; {room} are available")
+        self._kv = np.zeros((pages, 2, PAGE_TOKENS), np.uint32)
+
+    def step(self, view: StepView) -> None:
+        if self._closing.is_set():
+            raise EngineError("step refused: the engine is closed")
+        rows = view.sequences[: view.sequence_count]
+        ends = rows["position"].astype(np.int64) + rows["token_count"]
+        if len(rows) and ends.max() > self._settings.max_context:
+            raise EngineError(f"step refused: position {ends.max()} is past {self._settings.max_context}")
+        if self._settings.verify:
+            for i in np.flatnonzero(rows["token_count"]):
+                self._verify(view, int(i))
+        self._write_singles(view, np.flatnonzero(rows["token_count"] == 1))
+        for i in np.flatnonzero(rows["token_count"] > 1):
+            self._write_chunk(view, int(i))
+        sampled = np.flatnonzero((rows["sample"] != 0) & (rows["token_count"] > 0))
+        choice = self._hashes(view, sampled, ends[sampled] - 1) if self._settings.contextual else ends[sampled]
+        view.out_tokens[sampled] = self._words[choice % len(self._words)]
+        decode = view.kind == StepKind.DECODE
+        tokens = int(rows["token_count"].sum())
+        if tokens:
+            self._pace.spend(1 / self._settings.decode_rate if decode else tokens / self._settings.prefill_rate)
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _hashes(self, view: StepView, index: NDArray[np.intp], positions: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """V of one position of each sequence in `index`."""
+        pages = view.block_tables[view.sequences["lane"][index], positions // PAGE_TOKENS]
+        return self._kv[pages, 1, positions % PAGE_TOKENS]
+
+    def _write_singles(self, view: StepView, index: NDArray[np.intp]) -> None:
+        rows = view.sequences[index]
+        lanes, positions = rows["lane"], rows["position"].astype(np.int64)
+        tokens = view.tokens[rows["token_begin"]]
+        previous = self._hashes(view, index, np.maximum(positions - 1, 0))
+        pages, offsets = view.block_tables[lanes, positions // PAGE_TOKENS], positions % PAGE_TOKENS
+        self._kv[pages, 0, offsets] = tokens
+        self._kv[pages, 1, offsets] = self._powers.next(np.where(positions > 0, previous, 0), tokens)
+
+    def _write_chunk(self, view: StepView, index: int) -> None:
+        row = view.sequences[index]
+        begin, count, position = (int(row[name]) for name in ("token_begin", "token_count", "position"))
+        table = view.block_tables[row["lane"]]
+        tokens = view.tokens[begin : begin + count]
+        previous = int(self._hashes(view, np.array([index]), np.array([position - 1]))[0]) if position else 0
+        positions = np.arange(position, position + count)
+        pages, offsets = table[positions // PAGE_TOKENS], positions % PAGE_TOKENS
+        self._kv[pages, 0, offsets] = tokens
+        self._kv[pages, 1, offsets] = chain(previous, tokens, self._powers)
+
+    def _verify(self, view: StepView, index: int) -> None:
+        row = view.sequences[index]
+        position = int(row["position"])
+        pages = view.block_tables[row["lane"], : (position + PAGE_TOKENS - 1) // PAGE_TOKENS]
+        tokens = self._kv[pages, 0].reshape(-1)[:position]
+        hashes = self._kv[pages, 1].reshape(-1)[:position]
+        wrong = np.flatnonzero(hashes != chain(0, tokens, self._powers))
+        if len(wrong):
+            at = int(wrong[0])
+            raise EngineError(
+                f"slot {row['slot']}, lane {row['lane']}: KV at position {at} (page {pages[at // PAGE_TOKENS]}) "
+                f"does not follow from the {at} tokens before it: a wrong or stale page"
+            )

@@ -1,0 +1,93 @@
+"""The torch engine, run eagerly on a CPU: one forward pass a step over all its sequences.
+
+Numbers: float32 throughout, or bfloat16 with float32 norms, rotations, softmax and sampling. A row's
+values may differ in their last bits with the number of rows beside it, since the BLAS picks its kernel
+by shape; sampling adds nothing to that.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from services.gpu_backend.engine import EngineError, ModelGeometry, StepView
+from services.gpu_backend.engines.host_memory import available_bytes
+from services.gpu_backend.engines.paged_attention import GatherBuffer, PagedAttention
+from services.gpu_backend.engines.plan import plan_step
+from services.gpu_backend.engines.sampling import sample
+from services.gpu_backend.models.registry import LoadedModel
+
+_DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+@dataclass(frozen=True)
+class TorchSettings:
+    """threads: for one step, of the whole process's torch; 0 leaves torch's choice."""
+
+    threads: int = 0
+
+
+def geometry_of(loaded: LoadedModel) -> ModelGeometry:
+    config = loaded.model.config
+    return ModelGeometry(
+        layers=config.layers,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        vocab=config.vocab,
+        max_context=config.max_context,
+        dtype=_DTYPE_NAMES[loaded.model.dtype],
+        identity=loaded.identity,
+    )
+
+
+class TorchEngine:
+    """An `Engine` on the CPU. It owns the KV pool; the model may be shared."""
+
+    def __init__(self, loaded: LoadedModel, settings: TorchSettings) -> None:
+        if loaded.model.device.type != "cpu":
+            raise EngineError(f"this engine runs on a CPU; the model is on {loaded.model.device}")
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self._model = loaded.model
+        self._geometry = geometry_of(loaded)
+        self._pool = torch.empty((0, *self._geometry.block_shape), dtype=loaded.model.dtype)
+        self._buffer = GatherBuffer.like(self._pool)
+
+    @property
+    def geometry(self) -> ModelGeometry:
+        return self._geometry
+
+    @property
+    def kv_pages(self) -> NDArray[np.uint8]:
+        block_bytes = self._geometry.block_bytes
+        return self._pool.view(torch.uint8).view(len(self._pool), block_bytes).numpy()
+
+    def allocate(self, pages: int, lanes: int, step_tokens: int) -> None:
+        """See `Engine.allocate`. `lanes` and `step_tokens` need no memory of their own here but must fit
+        beside the pool: a step's activations are about 40 KB a token for a small model."""
+        block_bytes, room = self._geometry.block_bytes, available_bytes()
+        if pages * block_bytes > room:
+            raise EngineError(
+                f"{pages} KV pages of {block_bytes} bytes are {pages * block_bytes} bytes, but {room} are "
+                f"available: at most {room // block_bytes} pages fit"
+            )
+        # zeros, because memory that is masked out still must not hold a NaN
+        self._pool = torch.zeros((pages, *self._geometry.block_shape), dtype=self._model.dtype)
+        self._buffer = GatherBuffer.like(self._pool)
+
+    def step(self, view: StepView) -> None:
+        plan = plan_step(view, self._geometry, len(self._pool))
+        if not len(plan.tokens):
+            return
+        with torch.inference_mode():
+            attention = PagedAttention(self._pool, self._buffer, plan)
+            hidden = self._model.forward(torch.from_numpy(plan.tokens), torch.from_numpy(plan.positions), attention)
+            if len(plan.sampled_rows):
+                logits = self._model.logits(hidden[torch.from_numpy(plan.sampled_rows)])
+                view.out_tokens[plan.sampled_sequences] = sample(logits, view, plan.sampled_sequences)
+
+    def close(self) -> None:
+        self._pool = torch.empty((0, *self._geometry.block_shape), dtype=self._model.dtype)
+        self._buffer = GatherBuffer.like(self._pool)

@@ -1,0 +1,90 @@
+"""From a model folder to a loaded model; one entry an architecture."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from services.gpu_backend.models import llama
+from services.gpu_backend.models.config import ModelConfig, ModelError
+from services.gpu_backend.models.gguf_loader import GgufNames, open_gguf
+from services.gpu_backend.models.model import Model, Report
+from services.gpu_backend.models.safetensors_loader import SafetensorsSource
+from services.gpu_backend.models.weights import Progress, WeightSource, content_identity, no_progress
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How a kind of model is built, and how GGUF calls its tensors."""
+
+    build: Callable[[WeightSource, torch.dtype, torch.device, Report], Model]
+    gguf: GgufNames
+
+
+ARCHITECTURES = {"llama": Architecture(build=llama.Llama, gguf=llama.GGUF_NAMES)}
+"""By GGUF's general.architecture, which is also HuggingFace's model_type."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, and the name of its weights that block keys carry."""
+
+    model: Model
+    identity: str
+
+
+def load(folder: Path, dtype: str = "float32", device: str = "cpu", progress: Progress = no_progress) -> LoadedModel:
+    """Loads a folder that holds one *.gguf, or config.json and *.safetensors.
+
+    dtype is "float32" or "bfloat16"; weights are converted to it. Raises ModelError, which names the
+    file, and the tensor or key in it.
+    """
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    source, files = _open(folder)
+    config = source.config
+    architecture = ARCHITECTURES[config.architecture]
+    identity = content_identity(files, config, progress)
+    total, done = _parameters(config), 0
+
+    def report(name: str, elements: int) -> None:
+        nonlocal done
+        done = min(done + elements, total)
+        progress(name, done, total)
+
+    model = architecture.build(source, DTYPES[dtype], torch.device(device), report)
+    progress("loaded", total, total)
+    return LoadedModel(model, identity)
+
+
+def _open(folder: Path) -> tuple[WeightSource, list[Path]]:
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: no such folder; a model is a folder with its files in it")
+    ggufs = sorted(folder.glob("*.gguf"))
+    if len(ggufs) > 1:
+        names = ", ".join(file.name for file in ggufs)
+        raise ModelError(f"{folder}: holds several GGUF files ({names}); keep one")
+    if ggufs:
+        gguf_names = {name: each.gguf for name, each in ARCHITECTURES.items()}
+        return open_gguf(ggufs[0], gguf_names), ggufs
+    if not (folder / "config.json").exists():
+        raise ModelError(f"{folder}: holds neither a *.gguf nor a config.json with *.safetensors")
+    source = SafetensorsSource(folder)
+    if source.config.architecture not in ARCHITECTURES:
+        raise ModelError(
+            f"{folder / 'config.json'}: architecture {source.config.architecture!r} is not supported "
+            f"({', '.join(sorted(ARCHITECTURES))})"
+        )
+    if not source.files:
+        raise ModelError(f"{folder}: has a config.json but no *.safetensors")
+    return source, sorted(source.files)
+
+
+def _parameters(config: ModelConfig) -> int:
+    """About how many weights there are: good enough for a progress bar."""
+    attention = config.hidden * config.head_dim * (2 * config.heads + 2 * config.kv_heads)
+    layer = attention + 3 * config.hidden * config.intermediate
+    return config.vocab * config.hidden + config.layers * layer

@@ -1,0 +1,57 @@
+"""Where a model's tensors come from, whatever the file format."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from services.gpu_backend.models.config import ModelConfig, ModelError
+
+Progress = Callable[[str, int, int], None]
+"""(what is being done, bytes done, bytes in all); called often and from the loading thread."""
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Progress that nobody looks at."""
+
+
+class WeightSource(Protocol):
+    """Tensors by their HuggingFace names, in HuggingFace's row order. Open while a model is built."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def has(self, name: str) -> bool: ...
+
+    def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The tensor, on the CPU, in float32, bfloat16 or float16. Nothing else refers to its memory.
+
+        Raises ModelError naming file and tensor if it is missing, of another shape or of a dtype that
+        can't be read.
+        """
+        ...
+
+
+def check_shape(file: Path, name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if found != expected:
+        raise ModelError(f"{file}: tensor {name!r} has shape {list(found)}; the model needs {list(expected)}")
+
+
+def content_identity(files: Iterable[Path], config: ModelConfig, progress: Progress) -> str:
+    """128 bits over every byte of the weight files and over the config that was read from them.
+
+    The whole content counts, since two fine-tunes of one model differ in nothing else.
+    """
+    ordered = sorted(files)
+    total = sum(file.stat().st_size for file in ordered)
+    digest = hashlib.sha256(repr(config).encode())
+    done = 0
+    for file in ordered:
+        with file.open("rb") as stream:
+            while piece := stream.read(1 << 24):
+                digest.update(piece)
+                done += len(piece)
+                progress("hashing", done, total)
+    return digest.hexdigest()[:32]
