@@ -71,7 +71,7 @@ def test_a_new_epoch_replaces_the_old_one(mesh: Mesh, up) -> None:
     where(mesh)
     mesh.hear(new, up("a", epoch=2))
     assert mesh.engines["a"].placements == 0
-    with pytest.raises(EngineReplaced, match="'a' is led by another stream since.*epoch 2"):
+    with pytest.raises(EngineReplaced, match=r"'a' is led by another stream since.*epoch 2"):
         mesh.hear(old, up("a", introduce=False))
     mesh.leave(old)
     assert where(mesh) == ["a"]

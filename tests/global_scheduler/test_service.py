@@ -90,22 +90,26 @@ async def test_a_burst_is_placed_in_order_or_refused_by_name(up) -> None:
 
 
 async def test_watch_pushes_each_kind_of_change(up) -> None:
-    async with scheduler(lease_s=0.5) as running, rpc.channel(running.address) as channel:
-        async with SchedulerClient(running.address) as client, aclosing(client.watch()) as tables:
-            await until(tables, [])
-            one, two = Lead(channel), Lead(channel)
-            await one.say(up("a", group="one"))
-            await until(tables, ["a"])
-            await one.say(up("a", accepting=False, group="one"))
-            await until(tables, [])
-            await one.say(up("a", group="one"))
-            await until(tables, ["a"])
-            await until(tables, [])  # its lease ran out, though nothing came
-            await one.say(up("a", group="one", introduce=False))
-            await two.say(up("b", group="two"))
-            await until(tables, ["a", "b"])
-            two.hang_up()
-            await until(tables, ["a"])
+    async with (
+        scheduler(lease_s=0.5) as running,
+        rpc.channel(running.address) as channel,
+        SchedulerClient(running.address) as client,
+        aclosing(client.watch()) as tables,
+    ):
+        await until(tables, [])
+        one, two = Lead(channel), Lead(channel)
+        await one.say(up("a", group="one"))
+        await until(tables, ["a"])
+        await one.say(up("a", accepting=False, group="one"))
+        await until(tables, [])
+        await one.say(up("a", group="one"))
+        await until(tables, ["a"])
+        await until(tables, [])  # its lease ran out, though nothing came
+        await one.say(up("a", group="one", introduce=False))
+        await two.say(up("b", group="two"))
+        await until(tables, ["a", "b"])
+        two.hang_up()
+        await until(tables, ["a"])
 
 
 async def test_watch_outlives_the_scheduler(up) -> None:
