@@ -19,6 +19,11 @@ def shm_dir() -> Path:
     return Path(os.environ.get("HOSTLESS_SHM") or "/dev/shm")
 
 
+def run_dir() -> Path:
+    """Where `hostless up` keeps a folder a run, with the services' logs. HOSTLESS_RUN moves it."""
+    return Path(os.environ.get("HOSTLESS_RUN") or _cache() / "run")
+
+
 def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "hostless"
