@@ -1,0 +1,48 @@
+"""Encoder: text to token ids and back to bytes, behind which HuggingFace's library stands today (B15)."""
+
+import abc
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+TokenIds = npt.NDArray[np.uint32]
+
+
+class UnsupportedTokenizer(ValueError):
+    """The model's tokenizer is of a kind that no encoder handles; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a tokenizer's table says, apart from how text is cut."""
+
+    size: int
+    """Ids are in [0, size)."""
+    token_bytes: tuple[bytes, ...]
+    """Bytes of each id's text; empty for control tokens, which have no text, and for unused ids."""
+    control: dict[str, int]
+    """Text of each control token (end of turn, begin of text, ...) and its id."""
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    """Ids that end a generation, the model's own end token first. May be empty."""
+    add_bos: bool
+    """The model was trained with a begin token before every text."""
+
+    def text_of(self, token_id: int | None) -> str:
+        """Text of a control token by id, as chat templates want it; empty if it is none."""
+        return next((text for text, i in self.control.items() if i == token_id), "")
+
+
+class Encoder(abc.ABC):
+    """Stateless and safe to call from several threads; encoding holds no interpreter lock for long."""
+
+    vocabulary: Vocabulary
+
+    @abc.abstractmethod
+    def encode(self, text: str, *, add_special: bool) -> TokenIds:
+        """Token ids of `text`. Never adds a begin or end token.
+
+        add_special=False: the text of a control token is cut like any other text, so that what a user
+        writes never becomes a control token. True: it becomes that token; for text of our own only.
+        """

@@ -1,0 +1,92 @@
+"""All that a front end knows of one model: how its text is cut, joined, and framed as a chat."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from services.tokenizer import hf_encoder
+from services.tokenizer.chat_template import ChatTemplate
+from services.tokenizer.control_guard import ControlGuard
+from services.tokenizer.detokenize import TokenText
+from services.tokenizer.encoder import Encoder, TokenIds
+from services.tokenizer.errors import invalid
+from services.tokenizer.gguf_metadata import read_metadata
+from services.tokenizer.messages import parse_messages
+
+
+class ModelFilesMissing(FileNotFoundError):
+    """The model's folder holds no tokenizer; the message names the folder and what it lacks."""
+
+
+class ModelText:
+    """Immutable and thread-safe; the encoding methods are long for long prompts and belong off the event loop.
+
+    Every prompt of a model that was trained with a begin token starts with exactly one, whatever its kind.
+    Control tokens come from the chat template and from ids only, never from text that a user wrote.
+    """
+
+    def __init__(self, encoder: Encoder, chat_template: str | None) -> None:
+        vocabulary = encoder.vocabulary
+        self.encoder = encoder
+        self._guard = ControlGuard(vocabulary)
+        self._bos = vocabulary.bos_id if vocabulary.add_bos else None
+        self._template = None
+        if chat_template:
+            eos = vocabulary.text_of(vocabulary.eos_ids[0] if vocabulary.eos_ids else None)
+            special = {"bos_token": vocabulary.text_of(vocabulary.bos_id), "eos_token": eos}
+            self._template = ChatTemplate(chat_template, special)
+
+    def token_text(self, size: int) -> TokenText:
+        """The table for detokenizers, of at least `size` ids: an engine may emit ids past the vocabulary."""
+        table = self.encoder.vocabulary.token_bytes
+        return TokenText(table, max(size, len(table)))
+
+    def encode_chat(self, messages_json: str) -> TokenIds:
+        """Raises RequestError for messages that are malformed or that the template refuses."""
+        if self._template is None:
+            raise invalid("this model has no chat template; use /v1/completions", "messages")
+        messages, mark = parse_messages(messages_json), self._guard.new_mark()
+        rendered = self._template.render([self._protect(message, mark) for message in messages])
+        return self._begin(self._guard.encode(rendered, mark, self.encoder))
+
+    def encode_text(self, text: str) -> TokenIds:
+        return self._begin(self.encoder.encode(text, add_special=False))
+
+    def begin_ids(self, ids: TokenIds) -> TokenIds:
+        """Ids as a user gave them, with the begin token in front where the model wants one and they lack it."""
+        return self._begin(ids)
+
+    def _protect(self, message: dict[str, Any], mark: str) -> dict[str, Any]:
+        # Roles are compared by templates and checked to be plain names; field names are the API's.
+        return {key: value if key == "role" else self._guard.protect(value, mark) for key, value in message.items()}
+
+    def _begin(self, ids: TokenIds) -> TokenIds:
+        if self._bos is None:
+            return ids
+        own = int(np.argmax(ids != self._bos)) if (ids != self._bos).any() else len(ids)
+        return np.concatenate([np.array([self._bos], dtype=np.uint32), ids[own:]])
+
+
+def load(folder: Path) -> ModelText:
+    """From a model's folder: tokenizer.json if it is there, else its one .gguf file.
+
+    Raises ModelFilesMissing, UnsupportedTokenizer, GgufError or TemplateError; each names file and reason.
+    """
+    if (folder / "tokenizer.json").exists():
+        return ModelText(hf_encoder.from_folder(folder), _template_of(folder))
+    files = sorted(folder.glob("*.gguf"))
+    if not files:
+        raise ModelFilesMissing(f"{folder} holds neither tokenizer.json nor a .gguf file; is the model pulled?")
+    metadata = read_metadata(files[0])
+    return ModelText(hf_encoder.from_gguf(metadata), metadata.get("tokenizer.chat_template"))
+
+
+def _template_of(folder: Path) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    template = hf_encoder.read_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(template, list):  # several by name
+        return {entry["name"]: entry["template"] for entry in template}.get("default")
+    return template
