@@ -44,7 +44,7 @@ async def _grpc(address: str) -> str | None:
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
     if reply.status != health_pb2.HealthCheckResponse.SERVING:
-        return health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
+        return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
     return None
 
 
