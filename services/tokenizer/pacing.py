@@ -1,0 +1,44 @@
+"""When to poll next (B13): often while tokens come, rarely while they don't, never when nothing is in flight."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PollSettings:
+    """Seconds between polls: at least `busy_s`, at most `idle_s`."""
+
+    busy_s: float = 0.0005
+    idle_s: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 < self.busy_s <= self.idle_s:
+            raise ValueError(f"poll intervals must be 0 < busy_s <= idle_s, not {self.busy_s} and {self.idle_s}")
+
+
+class AdaptivePoll:
+    """Pure policy: told what polls brought and when, says how long to wait.
+
+    Steps of an engine come at an even pace. So it learns the gap between two polls that brought news,
+    sleeps through most of it, and then looks at an eighth of the gap. A shorter gap is believed at once,
+    a longer one slowly: a long prefill must not make the next decode steps arrive in lumps.
+    """
+
+    def __init__(self, settings: PollSettings) -> None:
+        self._settings = settings
+        self._gap = settings.busy_s
+        self._last_news = 0.0
+
+    def begin(self, now: float) -> None:
+        """A request entered an idle ring: its first token is what comes next."""
+        self._last_news = now
+
+    def polled(self, now: float, news: bool) -> float:
+        """Answers the seconds until the next poll, after one at `now` that brought news or did not."""
+        quiet = now - self._last_news
+        if news:
+            self._gap = min(quiet, self._gap + (quiet - self._gap) / 8)
+            self._last_news = now
+            quiet = 0.0
+        most = 0.75 * self._gap - quiet
+        wait = max(most, self._gap / 8, quiet / 8)
+        return min(max(wait, self._settings.busy_s), self._settings.idle_s)

@@ -1,0 +1,66 @@
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.fabric.region import MemoryRegion
+from services.fabric.ring import RingClient, RingGeometry, RingOwner
+from services.fabric.transports import open_region
+from services.tokenizer.attachment import share_of
+from services.tokenizer.reader import Progress, TokenReader
+from services.tokenizer.slots import SlotTracker
+from services.tokenizer.submission import RingRequest, Submitter
+from tests.tokenizer.ring.fake_scheduler import FakeScheduler, lease_of, make_ring
+
+
+@dataclass
+class Rig:
+    """A ring with both its sides in this process."""
+
+    owner: RingOwner
+    scheduler: FakeScheduler
+    ring: RingClient
+    tracker: SlotTracker
+    submitter: Submitter
+    reader: TokenReader
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    regions = []
+
+    def make(slots: int = 64, words: int = 1 << 15, tokens_per_poll: int = 1 << 20) -> Rig:
+        geometry = RingGeometry(slots, words, words)
+        region = MemoryRegion.create(f"ring-{len(regions)}", geometry.size_bytes, directory=tmp_path)
+        regions.append(region)
+        owner, scheduler = make_ring(region, geometry)
+        lease = lease_of(owner, 1)
+        ring = RingClient(open_region(lease.ring), share_of(lease))
+        tracker = SlotTracker(lease.slot_begin, ring.read_words())
+        submitter = Submitter(ring, tracker)
+        return Rig(owner, scheduler, ring, tracker, submitter, TokenReader(ring, submitter.release, tokens_per_poll))
+
+    yield make
+    for region in regions:
+        region.close()
+
+
+@pytest.fixture
+def request_of() -> Callable[..., RingRequest]:
+    def make(prompt_tokens: int = 5, max_tokens: int = 8, seed: int = 1, **more: object) -> RingRequest:
+        prompt = np.arange(1, prompt_tokens + 1, dtype=np.uint32) * (seed + 1) % 50_000
+        return RingRequest(prompt.astype(np.uint32), max_tokens, seed=seed, **more)  # type: ignore[arg-type]
+
+    return make
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for lies in shared memory
+            await asyncio.sleep(0.001)
+
+
+__all__ = ["Progress", "Rig", "until"]
