@@ -1,0 +1,78 @@
+// admission.hpp: from the queue to a lane with pages, through the store if it holds a prefix.
+//
+// Strictly first come, first served: if the head does not fit, nothing behind it is looked at.
+// Admission takes a lane and the pages of all tokens that the request has; whether it may pause the
+// decodes for its prefill is decided later (assembly.hpp). Called by thread 0.
+#pragma once
+#include "publish.hpp"
+
+namespace hostless {
+
+// Loads can be asked once, before anything was computed, and not while the agent still owes an answer
+// for an earlier request of the same slot: answers are told apart by slot.
+template <class P>
+HOSTLESS_FN bool wants_load(const Context<P>& c, uint32_t slot) {
+  const Request& r = c.requests[slot];
+  if (!c.s.settings.kv_orders || r.load_asked || r.generated != 0) return false;
+  if (r.record.cached_tokens == 0 || r.record.kv_lease == 0) return false;
+  const uint32_t* loading = c.list(c.s.loading);
+  for (uint32_t i = 0; i < c.s.loading.count; ++i)
+    if (c.lanes[loading[i]].slot == slot) return false;
+  return true;
+}
+
+// Each running request keeps a claim on one page to grow into, so that a request which comes in (or
+// comes back from eviction) doesn't cause the next eviction at once.
+template <class P>
+HOSTLESS_FN bool head_fits(const Context<P>& c) {
+  const CoreState& s = c.s;
+  if (s.waiting_count == 0 || s.free_lane_count == 0 || s.starved.count != 0) return false;
+  const uint32_t needed = pages_for(total_tokens(c.requests[s.waiting_head]));
+  return s.free_page_count >= uint64_t{needed} + s.running.count;
+}
+
+template <class P>
+HOSTLESS_FN void admit(Context<P>& c) {
+  while (head_fits(c)) {
+    const uint32_t slot = c.s.waiting_head;
+    dequeue(c, slot);
+    const uint32_t lane = take_lane(c, slot);
+    for (uint32_t left = pages_for(total_tokens(c.requests[slot])); left > 0; --left) append_page(c, lane);
+    const bool loads = wants_load(c, slot) && post_load(c, slot);
+    join_list(c, loads ? Phase::loading : Phase::prefilling, lane);
+  }
+}
+
+// The agent has answered for a lane with this many blocks; fewer than asked means more to compute.
+template <class P>
+HOSTLESS_FN void take_load(Context<P>& c, uint32_t lane, uint32_t blocks) {
+  const uint32_t slot = c.lanes[lane].slot;
+  remove_lane(c, c.s.loading, lane);
+  if (c.lanes[lane].abandoned) {
+    post_end(c, slot, c.lanes[lane].generation);
+    return release_lane(c, lane);
+  }
+  Request& r = c.requests[slot];
+  const uint32_t asked = r.record.cached_tokens / kPageTokens;
+  r.offered = blocks < asked ? blocks : asked;
+  r.computed = r.offered * kPageTokens;
+  r.report.cached_tokens = r.computed;
+  bump(c.p, c.s.counters.cached_tokens, r.computed);
+  join_list(c, Phase::prefilling, lane);
+}
+
+// Looks for answers; returns how many came.
+template <class P>
+HOSTLESS_FN uint32_t take_loads(Context<P>& c) {
+  uint32_t taken = 0;
+  for (uint32_t i = c.s.loading.count; i-- > 0;) {
+    const uint32_t lane = c.list(c.s.loading)[i];
+    const uint64_t answer = c.p.load_acquire(&c.load_done[c.lanes[lane].slot]);
+    if (static_cast<uint32_t>(answer) != c.lanes[lane].generation) continue;
+    take_load(c, lane, static_cast<uint32_t>(answer >> 32));
+    ++taken;
+  }
+  return taken;
+}
+
+}  // namespace hostless

@@ -1,0 +1,133 @@
+// assembly.hpp: which step comes next, its inputs, and its launch (B3, B6, B8).
+//
+// A prefill step pauses the decodes; it is taken when (B6) a prefill is pending, it has a lane and
+// pages (admission gave them, counting those freed by the step that just ended), and the launch
+// window has room for the prefill and the decode that resumes after it. Decodes never wait for more
+// than one prefill step, except, where so set, for the further chunks of one prompt.
+#pragma once
+#include "publish.hpp"
+#include "sampling.hpp"
+
+namespace hostless {
+
+struct NextStep {
+  static constexpr uint32_t nothing = 0, prefill = 1, decode = 2, relaunch = 3;
+};
+
+// Thread 0.
+template <class P>
+HOSTLESS_FN uint32_t choose_step(Context<P>& c) {
+  const bool prefills = c.s.prefilling.count > 0;
+  const bool decodes = c.s.running.count > 0;
+  if (!prefills && !decodes) return NextStep::nothing;
+  const uint32_t window = c.p.window_left();
+  if (window == 0) return NextStep::relaunch;
+  if (!decodes) return NextStep::prefill;
+  return prefills && !c.s.decode_owed && window >= 2 ? NextStep::prefill : NextStep::decode;
+}
+
+// Sequence `index` of the step computes `count` tokens of the lane, placed from `token_begin` on.
+template <class P>
+HOSTLESS_FN void seat(Context<P>& c, uint32_t index, uint32_t lane, uint32_t token_begin, uint32_t count) {
+  Lane& l = c.lanes[lane];
+  const Request& r = c.requests[l.slot];
+  StepSequence& q = c.sequences[index];
+  l.flying = count;
+  l.sampled = r.computed + count == total_tokens(r);
+  c.flight_lanes[index] = lane;
+  q.lane = lane;
+  q.token_begin = token_begin;
+  q.token_count = count;
+  q.position = r.computed;
+  q.sample = l.sampled;
+  q.temperature = r.record.temperature;
+  q.top_p = r.record.top_p;
+  q.top_k = r.record.top_k;
+  q.uniform = uniform(r.record.seed, r.generated);
+  q.slot = l.slot;
+}
+
+// Thread 0: seats prompts, or chunks of them, in order of arrival, while they fit.
+template <class P>
+HOSTLESS_FN void seat_prefills(Context<P>& c) {
+  const Settings& g = c.s.settings;
+  const uint32_t room = g.prefill_chunk != 0 && g.prefill_chunk < g.step_tokens ? g.prefill_chunk : g.step_tokens;
+  const uint32_t* lanes = c.list(c.s.prefilling);
+  Flight& flight = c.s.flight;
+  for (uint32_t i = 0; i < c.s.prefilling.count && flight.tokens < room; ++i) {
+    Request& r = c.requests[c.lanes[lanes[i]].slot];
+    const uint32_t left = total_tokens(r) - r.computed, fits = room - flight.tokens;
+    if (left > fits && i > 0 && g.prefill_chunk == 0) break;  // whole prompts, where they can be whole
+    const uint32_t count = left < fits ? left : fits;
+    seat(c, i, lanes[i], flight.tokens, count);
+    if (r.report.prefill_ns == 0) r.report.prefill_ns = c.s.now_ns;
+    ++r.report.prefill_chunks;
+    flight.tokens += count;
+    flight.samples += c.lanes[lanes[i]].sampled;
+    ++flight.sequences;
+  }
+}
+
+template <class P>
+HOSTLESS_FN void assemble_prefill(Context<P>& c) {
+  const bool pauses = leader(c.p, [&] {
+    seat_prefills(c);
+    if (c.s.running.count != 0) bump(c.p, c.s.counters.pauses);
+    return c.s.running.count != 0;
+  });
+  for (uint32_t i = 0; i < c.s.flight.sequences; ++i) {
+    const StepSequence& q = c.sequences[i];
+    const Request& r = c.requests[q.slot];
+    for (uint32_t t = c.p.thread(); t < q.token_count; t += c.p.threads())
+      c.tokens[q.token_begin + t] = token_at(c, r, q.position + t);
+  }
+  c.p.barrier();
+  if (pauses) set_running(c, SlotState::decode_paused);
+}
+
+template <class P>
+HOSTLESS_FN void assemble_decode(Context<P>& c) {
+  lead(c.p, [&] {
+    c.s.flight.sequences = c.s.flight.tokens = c.s.flight.samples = c.s.running.count;
+    c.s.decode_owed = 0;
+  });
+  for_each(c.p, c.s.running.count, [&](uint32_t i) {
+    const uint32_t lane = c.list(c.s.running)[i];
+    const Request& r = c.requests[c.lanes[lane].slot];
+    seat(c, i, lane, i, 1);
+    c.tokens[i] = token_at(c, r, r.computed);
+  });
+  set_running(c, SlotState::decode_processing);
+}
+
+// Pauses or resumes the running batch: states only, the work is in the choice of the step.
+template <class P>
+HOSTLESS_FN void set_running(Context<P>& c, SlotState state) {
+  for_each(c.p, c.s.running.count, [&](uint32_t i) {
+    const uint32_t slot = c.lanes[c.list(c.s.running)[i]].slot;
+    if (c.requests[slot].state != state) publish(c, slot, state);
+  });
+}
+
+// The whole team: assembles the step and launches the smallest captured graph that holds it.
+template <class P>
+HOSTLESS_FN void fly(Context<P>& c, StepKind kind) {
+  lead(c.p, [&] { c.s.flight = Flight{static_cast<uint32_t>(kind), 0, 0, 0, c.s.now_ns}; });
+  kind == StepKind::prefill ? assemble_prefill(c) : assemble_decode(c);
+  const uint32_t sequences = c.s.flight.sequences;
+  for_each(c.p, c.s.settings.lanes - sequences, [&](uint32_t i) { c.sequences[sequences + i].token_count = 0; });
+  lead(c.p, [&] {
+    const Flight& flight = c.s.flight;
+    StepHeader& step = c.engine.step;
+    step.step = ++c.s.steps;
+    step.kind = flight.kind;
+    step.sequence_count = flight.sequences;
+    step.token_count = flight.tokens;
+    step.graph = kind == StepKind::prefill ? c.prefill_graphs[flight.tokens] : c.decode_graphs[flight.sequences];
+    c.p.store_relaxed(&step.error, 0u);
+    bump(c.p, kind == StepKind::prefill ? c.s.counters.prefill_launches : c.s.counters.decode_launches);
+    c.p.launch(step.graph, step.step);
+  });
+}
+
+}  // namespace hostless

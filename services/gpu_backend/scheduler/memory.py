@@ -1,0 +1,58 @@
+"""Engine memory (step.hpp) as numpy sees it: the host build's own, so engine and KV agent share it.
+
+Offsets and fields come from the native module; there is no second copy of the layout.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.gpu_backend import _scheduler
+from services.gpu_backend.engine import STEP_SEQUENCE, StepKind, StepView
+
+STEP_HEADER: np.dtype[np.void] = np.dtype(_scheduler.STEP_HEADER)
+KV_ORDER: np.dtype[np.void] = np.dtype(_scheduler.KV_ORDER)
+
+if np.dtype(_scheduler.STEP_SEQUENCE) != STEP_SEQUENCE:
+    raise ImportError("engine.STEP_SEQUENCE differs from step.hpp's StepSequence; build the native modules again")
+
+
+class EngineMemory:
+    """Views that stay valid as long as this object lives.
+
+    step_header   STEP_HEADER[1]
+    sequences     STEP_SEQUENCE[lanes]
+    tokens        u32[step_tokens]
+    out_tokens    u32[lanes]
+    block_tables  u32[lanes, lane_pages]
+    orders        KV_ORDER[order_capacity]: order n is at n modulo the capacity
+    """
+
+    def __init__(self, native: _scheduler.HostScheduler) -> None:
+        at = native.layout()
+        self._buffer = native.engine_memory
+        lanes, lane_pages = at["lanes"], at["lane_pages"]
+        self.step_header: NDArray[Any] = self._view(at["step_offset"], 1, STEP_HEADER)
+        self.sequences: NDArray[Any] = self._view(at["sequences_offset"], lanes, STEP_SEQUENCE)
+        self.tokens: NDArray[np.uint32] = self._view(at["tokens_offset"], at["step_tokens"], np.dtype(np.uint32))
+        self.out_tokens: NDArray[np.uint32] = self._view(at["out_tokens_offset"], lanes, np.dtype(np.uint32))
+        tables = self._view(at["block_tables_offset"], lanes * lane_pages, np.dtype(np.uint32))
+        self.block_tables: NDArray[np.uint32] = tables.reshape(lanes, lane_pages)
+        self.orders: NDArray[Any] = self._view(at["orders_offset"], at["order_capacity"], KV_ORDER)
+
+    def _view(self, offset: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self._buffer[offset : offset + count * dtype.itemsize].view(dtype)
+
+    def step_view(self) -> StepView:
+        """The step in flight, between `next_launch` and `complete`."""
+        header = self.step_header[0]
+        return StepView(
+            kind=StepKind(int(header["kind"])),
+            sequence_count=int(header["sequence_count"]),
+            token_count=int(header["token_count"]),
+            sequences=self.sequences,
+            tokens=self.tokens,
+            block_tables=self.block_tables,
+            out_tokens=self.out_tokens,
+        )

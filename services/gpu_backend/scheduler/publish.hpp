@@ -1,0 +1,100 @@
+// publish.hpp: what front ends see of a request, and how a request ends.
+//
+// A front end that sees a count in a slot word may read that many tokens; one that sees
+// decode_completed may read the report. So the word is always written last, with release.
+#pragma once
+#include "lanes.hpp"
+#include "orders.hpp"
+#include "queue.hpp"
+
+namespace hostless {
+
+// By the one thread that has the slot.
+template <class P>
+HOSTLESS_FN void publish(Context<P>& c, uint32_t slot, SlotState state) {
+  Request& r = c.requests[slot];
+  if (state != r.state && transition_owner(r.state, state) != Owner::scheduler)
+    c.p.fetch_add(&c.s.illegal_transitions, 1);
+  r.state = state;
+  c.p.store_release(&c.words[slot], slot_word(state, r.finish, r.record.generation, r.generated));
+}
+
+// The last word about a request, after its lane, pages and list places are gone.
+template <class P>
+HOSTLESS_FN void publish_finish(Context<P>& c, uint32_t slot) {
+  Request& r = c.requests[slot];
+  r.report.finished_ns = c.s.now_ns;
+  c.reports[slot] = r.report;
+  publish(c, slot, SlotState::decode_completed);
+}
+
+template <class P>
+HOSTLESS_FN bool cancel_asked(const Context<P>& c, uint32_t slot) {
+  return c.p.load_relaxed(&c.cancels[slot]) == c.requests[slot].record.generation;
+}
+
+template <class P>
+HOSTLESS_FN bool is_flying(const Context<P>& c, uint32_t slot) {
+  const uint32_t lane = c.requests[slot].lane;
+  return lane != kNone && c.lanes[lane].flying != 0;
+}
+
+// Thread 0: a load is still being written into the lane's pages, so lane and pages outlive the
+// request until the agent has answered.
+template <class P>
+HOSTLESS_FN void abandon_load(Context<P>& c, uint32_t slot) {
+  Request& r = c.requests[slot];
+  c.lanes[r.lane].abandoned = 1;
+  r.owes_end = 0;  // now owed for the lane
+  r.lane = kNone;
+}
+
+// Thread 0: the request leaves everything that it holds. Its word is published by the caller.
+template <class P>
+HOSTLESS_FN void detach(Context<P>& c, uint32_t slot, Finish finish) {
+  Request& r = c.requests[slot];
+  const Phase phase = c.phases[slot];
+  r.finish = finish;
+  if (phase == Phase::waiting) {
+    dequeue(c, slot);
+  } else if (phase == Phase::loading) {
+    abandon_load(c, slot);
+  } else {
+    leave_list(c, phase, r.lane);
+    release_lane(c, r.lane);
+    r.lane = kNone;
+  }
+  if (r.owes_end) {
+    r.owes_end = 0;
+    post_end(c, slot, r.record.generation);
+  }
+  c.phases[slot] = Phase::idle;
+  bump(c.p, c.s.counters.finished);
+  if (finish == Finish::cancelled) bump(c.p, c.s.counters.cancelled);
+  if (finish == Finish::engine_error) bump(c.p, c.s.counters.engine_errors);
+}
+
+// Thread 0: ends a request that is not in the step in flight.
+template <class P>
+HOSTLESS_FN void end_request(Context<P>& c, uint32_t slot, Finish finish) {
+  detach(c, slot, finish);
+  publish_finish(c, slot);
+}
+
+// The whole team: ends all requests that `chosen` names; it is asked of every slot in
+// [begin, begin + count) that has a request which is not in flight. Returns how many ended.
+template <class P, class F>
+HOSTLESS_FN uint32_t end_chosen(Context<P>& c, uint32_t begin, uint32_t count, Finish finish, F chosen) {
+  lead(c.p, [&] { c.s.event_count = 0; });
+  for_each(c.p, count, [&](uint32_t i) {
+    const uint32_t slot = begin + i;
+    if (c.phases[slot] == Phase::idle || is_flying(c, slot) || !chosen(slot)) return;
+    c.events[c.p.fetch_add(&c.s.event_count, 1)] = slot;
+  });
+  return static_cast<uint32_t>(leader(c.p, [&] {
+    for (uint32_t i = 0; i < c.s.event_count; ++i) end_request(c, c.events[i], finish);
+    return c.s.event_count;
+  }));
+}
+
+}  // namespace hostless

@@ -1,0 +1,78 @@
+"""How an engine's scheduler is set: shapes, bounds and policy (state.hpp's Settings)."""
+
+from dataclasses import dataclass, field
+
+from services.gpu_backend.engine import PAGE_TOKENS
+
+
+def graph_sizes(largest: int) -> tuple[int, ...]:
+    """A grid of shapes, denser where small: powers of two and their one-and-a-halfs, up to the largest."""
+    sizes = {largest}
+    size = 1
+    while size < largest:
+        sizes |= {size, min(size + size // 2, largest)}
+        size *= 2
+    return tuple(sorted(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """Raises ValueError where a value can't be; the native side checks again what memory depends on."""
+
+    lanes: int
+    """Most sequences in a step."""
+    step_tokens: int
+    """Most tokens in a step; at least `lanes`."""
+    pages: int
+    """KV pages of 64 tokens."""
+    prefill_chunk: int = 0
+    """Most prompt tokens of a prefill step; 0: whole prompts as far as `step_tokens` goes (B6)."""
+    decode_between_chunks: bool = True
+    """Running decodes get a step between two chunks of a prompt."""
+    kv_orders: bool = False
+    """Whether a KV agent takes orders; without one nothing is loaded or stored."""
+    order_capacity: int = 1024
+    """Orders in flight to the agent; a power of two. Blocks that find no room are not stored."""
+    store_limit: int | None = None
+    """Most pages that unanswered store orders may hold; None: an eighth of all, at least one."""
+    sweep_s: float = 200e-6
+    """Between two looks at cancel flags of requests that wait, and at ended leases."""
+    watchdog_s: float = 0.0
+    """A step that takes longer fails the engine for good; 0: never."""
+    agent_patience_s: float = 1.0
+    """Free pages are awaited from the agent, rather than evicting, only while it moves this often."""
+    launch_window: int = 0
+    """Launches until the scheduler replaces itself (B4); 0: never, as on a host."""
+    decode_graphs: tuple[int, ...] = field(default=())
+    """Captured decode shapes (sequences), ascending to `lanes`; empty: `graph_sizes`."""
+    prefill_graphs: tuple[int, ...] = field(default=())
+    """Captured prefill shapes (tokens), ascending to `step_tokens`; empty: `graph_sizes`."""
+
+    def __post_init__(self) -> None:
+        for name in ("lanes", "step_tokens", "pages", "order_capacity"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("prefill_chunk", "sweep_s", "watchdog_s", "agent_patience_s", "launch_window"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
+        if self.step_tokens < self.lanes:
+            raise ValueError(f"step_tokens is {self.step_tokens}; it must be at least lanes, {self.lanes}")
+        if self.order_capacity & (self.order_capacity - 1):
+            raise ValueError(f"order_capacity is {self.order_capacity}; it must be a power of two")
+
+    @property
+    def most_stored_pages(self) -> int:
+        return max(1, self.pages // 8) if self.store_limit is None else self.store_limit
+
+    @property
+    def decode_shapes(self) -> tuple[int, ...]:
+        return self.decode_graphs or graph_sizes(self.lanes)
+
+    @property
+    def prefill_shapes(self) -> tuple[int, ...]:
+        return self.prefill_graphs or graph_sizes(self.step_tokens)
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens whose KV fits."""
+        return self.pages * PAGE_TOKENS
