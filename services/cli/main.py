@@ -4,8 +4,11 @@ import sys
 
 import typer
 
+from services.cli.chat import chat
 from services.cli.errors import CliError
 from services.cli.pull import pull
+from services.cli.status import status
+from services.cli.up import up
 from services.cli.version import version
 
 app = typer.Typer(
@@ -18,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     add_completion=False,
 )
-for command in (pull, version):
+for command in (up, chat, status, pull, version):
     app.command()(command)
 
 

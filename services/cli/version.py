@@ -1,7 +1,8 @@
 """`hostless version`."""
 
 import platform
-from importlib.metadata import PackageNotFoundError, version as installed
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 
 import typer
 

@@ -15,23 +15,32 @@ from services.common import rpc
 
 TIMEOUT_S = 3.0
 
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy the environment names
+
 
 def main(argv: list[str]) -> int:
     if len(argv) != 1:
         print("usage: python -m services.common.probe host:port | http://host:port/path", file=sys.stderr)
         return 2
-    problem = _http(argv[0]) if argv[0].startswith("http://") else asyncio.run(_grpc(argv[0]))
+    problem = asyncio.run(ask(argv[0]))
     if problem:
         print(f"{argv[0]}: {problem}", file=sys.stderr)
     return 1 if problem else 0
 
 
+async def ask(target: str) -> str | None:
+    """None when the target is healthy, else why it is not, in a line. Takes up to TIMEOUT_S."""
+    if target.startswith("http://"):
+        return await asyncio.to_thread(_http, target)
+    return await _grpc(target)
+
+
 def _http(url: str) -> str | None:
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S):
+        with _direct.open(url, timeout=TIMEOUT_S):
             return None
     except urllib.error.HTTPError as error:
-        return f"status {error.code}"
+        return f"status {error.code} {error.read(200).decode(errors='replace')}".rstrip()
     except OSError as error:
         return str(error)
 

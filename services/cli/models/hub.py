@@ -14,7 +14,7 @@ def pull(repo: str, folder: Path) -> Path:
     Raises CliError: no network, no such model, not allowed, or a file whose sha256 differs.
     """
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
         info = HfApi().model_info(repo, files_metadata=True)
@@ -23,7 +23,7 @@ def pull(repo: str, folder: Path) -> Path:
         raise CliError(f"{repo} asks for consent", "Accept its terms on the hub, then set HF_TOKEN") from None
     except RepositoryNotFoundError:
         raise CliError(f"the hub has no model {repo}, or it is private", "Check the name; set HF_TOKEN") from None
-    except (HfHubHTTPError, OSError) as error:
+    except Exception as error:  # the hub's HTTP library, so its errors too, differ between its versions
         raise CliError(
             f"could not fetch {repo}: {error}",
             f"It needs a network that reaches the hub (HF_ENDPOINT, HTTPS_PROXY). Without one, copy the model's "

@@ -1,0 +1,50 @@
+"""What a person sees of a supervisor's work."""
+
+from rich.console import Console
+from rich.status import Status
+
+
+class ConsoleReporter:
+    """One line an event, and on a terminal a spinner that says what is being waited for."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._waiting: dict[str, None] = {}  # in order of starting
+        self._spinner: Status | None = None
+
+    def starting(self, name: str, pid: int) -> None:
+        self._waiting[name] = None
+        self._spin()
+
+    def ready(self, name: str, seconds: float) -> None:
+        self._console.print(f"[green]✓[/green] {name:<18} ready after {seconds:.1f} s")
+        self._waiting.pop(name, None)
+        self._spin()
+
+    def died(self, name: str, how: str, restart_in_s: float) -> None:
+        self._console.print(f"[red]✗[/red] {name:<18} {how}; starting it again in {restart_in_s:.1f} s")
+
+    def stopping(self, name: str) -> None:
+        self.quiet()
+
+    def stopped(self, name: str, by_itself: bool) -> None:
+        how = "stopped" if by_itself else "[red]did not stop in time and was killed[/red]"
+        self._console.print(f"[dim]■[/dim] {name:<18} {how}")
+
+    def quiet(self) -> None:
+        """Ends the spinner."""
+        if self._spinner:
+            self._spinner.stop()
+        self._spinner = None
+        self._waiting.clear()
+
+    def _spin(self) -> None:
+        if not self._waiting:
+            self.quiet()
+            return
+        text = f"waiting for {', '.join(self._waiting)}"
+        if self._spinner:
+            self._spinner.update(text)
+        else:
+            self._spinner = self._console.status(text)
+            self._spinner.start()

@@ -1,0 +1,109 @@
+"""Which processes make a mesh on this machine. Pure: options and ports in, plans out."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+HOST = "127.0.0.1"
+"""Where the services behind the gateway listen: they are for this machine only."""
+
+STOP_S = 8.0
+"""Time a service has to stop after SIGTERM, before it is killed."""
+
+
+@dataclass(frozen=True)
+class MeshOptions:
+    """What `hostless up` was asked for."""
+
+    host: str = HOST
+    port: int = 8000
+    engine: str = "torch"
+    model: str = ""
+    engines: int = 1
+    kvstore: bool = True
+    threads: int = 0  # CPU threads an engine; 0: its own choice
+    rate: float = 0.0  # tokens/s a request, synthetic engine only; 0: its own default
+    grace_s: float = 10.0
+    log_level: str = "info"
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """One process: how to start it, and how to tell that it is ready."""
+
+    name: str
+    command: tuple[str, ...]
+    address: str  # host:port
+    ready_page: str = ""  # path that answers 200 when ready; empty: it has a gRPC health service
+    metrics: str = ""  # host:port of /metrics; empty: none
+    ready_s: float = 60.0
+    stop_s: float = STOP_S
+
+    @property
+    def probe(self) -> str:
+        """What services/common/probe.py asks."""
+        return f"http://{self.address}{self.ready_page}" if self.ready_page else self.address
+
+
+def ports_needed(options: MeshOptions) -> int:
+    """How many ports `mesh_plan` takes, the gateway's own not counted: two a service."""
+    return 2 * (options.kvstore + 1 + options.engines + 1)
+
+
+def mesh_plan(options: MeshOptions, ports: list[int]) -> list[ServicePlan]:
+    """The services in the order of starting; stopping goes the other way round.
+
+    `ports`: as many as `ports_needed` says, for the services behind the gateway.
+    """
+    addresses = (f"{HOST}:{port}" for port in ports)
+    plans = []
+    kvstore = scheduler = ""
+    if options.kvstore:
+        plans.append(_plan("kvstore", "kvstore", addresses, options))
+        kvstore = plans[-1].address
+    plans.append(_plan("global_scheduler", "global_scheduler", addresses, options))
+    scheduler = plans[-1].address
+    for index in range(options.engines):
+        name = "gpu_backend" if options.engines == 1 else f"gpu_backend-{index}"
+        flags = ["--engine", options.engine, "--scheduler", scheduler, "--kvstore", kvstore]
+        if options.model:
+            flags += ["--model", options.model]
+        if options.threads:
+            flags += ["--threads", str(options.threads)]
+        if options.rate:
+            flags += ["--synthetic-tokens-per-s", f"{options.rate:g}"]
+        plans.append(_plan(name, "gpu_backend", addresses, options, *flags, ready_s=300.0))
+    plans.append(_plan("tokenizer", "tokenizer", addresses, options, "--scheduler", scheduler, "--kvstore", kvstore))
+    plans.append(_gateway(options, plans[-1].address, scheduler))
+    return plans
+
+
+def _plan(
+    name: str, service: str, addresses: Iterator[str], options: MeshOptions, *flags: str, ready_s: float = 60.0
+) -> ServicePlan:
+    address, metrics = next(addresses), next(addresses)
+    own = ("--address", address, "--metrics-address", metrics, "--log-level", options.log_level)
+    return ServicePlan(name, (*_python(service), *own, *flags), address, metrics=metrics, ready_s=ready_s)
+
+
+def _gateway(options: MeshOptions, tokenizer: str, scheduler: str) -> ServicePlan:
+    flags = ["--host", options.host, "--port", str(options.port), "--tokenizer", tokenizer, "--scheduler", scheduler]
+    flags += ["--grace-s", f"{options.grace_s:g}", "--log-level", options.log_level]
+    address = f"{reachable(options.host)}:{options.port}"
+    return ServicePlan(
+        "gateway",
+        (*_python("gateway"), *flags),
+        address,
+        ready_page="/ready",
+        metrics=address,
+        stop_s=options.grace_s + STOP_S,
+    )
+
+
+def reachable(host: str) -> str:
+    """An address that a client on this machine can use for a server that listens on `host`."""
+    return HOST if host in ("0.0.0.0", "::", "") else host
+
+
+def _python(service: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"services.{service}")

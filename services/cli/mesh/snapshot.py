@@ -1,0 +1,139 @@
+"""The state of a mesh at one moment, gathered from its health services, its scheduler and its metrics."""
+
+import asyncio
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+
+from services.cli.mesh.run_folder import Mesh, RunningService
+
+ASK_S = 3.0
+
+GATEWAY_FIGURES = {
+    "running": "hostless:num_requests_running",
+    "waiting": "hostless:num_requests_waiting",
+    "generated tokens": "hostless:generation_tokens_total",
+}
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    name: str
+    pid: int
+    address: str
+    healthy: bool
+    problem: str  # empty when healthy
+    restarts: int
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """Of one engine; counters count from its start."""
+
+    engine_id: str
+    model: str
+    live: bool
+    accepting: bool
+    running: int
+    waiting: int
+    slots: dict[str, int]  # by state, those that are not zero
+    free_pages: int
+    pages: int
+    generated_tokens: int
+    prompt_tokens: int  # computed
+    cached_tokens: int  # loaded instead
+    preemptions: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Part of the prompt tokens that came from the KV store; 0 when there were none."""
+        total = self.prompt_tokens + self.cached_tokens
+        return self.cached_tokens / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    url: str
+    ready: bool
+    reason: str  # why not ready
+    services: list[ServiceState]
+    engines: list[EngineState]
+    figures: dict[str, float] = field(default_factory=dict)  # of the gateway
+    scheduler_problem: str = ""
+
+
+async def take(mesh: Mesh) -> Snapshot:
+    """Asks every service at the same time. What does not answer is part of the picture, never an error."""
+    services = list(await asyncio.gather(*(_service(service) for service in mesh.services)))
+    gateway = next(state for state in services if state.name == "gateway")
+    engines: list[EngineState] = []
+    problem = ""
+    if scheduler := mesh.service("global_scheduler"):
+        engines, problem = await _engines(scheduler.address)
+    return Snapshot(
+        url=mesh.url,
+        ready=gateway.healthy,
+        reason=gateway.problem,
+        services=services,
+        engines=engines,
+        figures=await asyncio.to_thread(_figures, mesh.url),
+        scheduler_problem=problem,
+    )
+
+
+async def _service(service: RunningService) -> ServiceState:
+    from services.common import probe
+
+    target = f"http://{service.address}/ready" if service.name == "gateway" else service.address
+    problem = await probe.ask(target)
+    return ServiceState(service.name, service.pid, service.address, problem is None, problem or "", service.restarts)
+
+
+async def _engines(scheduler: str) -> tuple[list[EngineState], str]:
+    import grpc
+
+    from services.fabric._ring import SlotState
+    from services.global_scheduler.client import SchedulerClient
+
+    async with SchedulerClient(scheduler) as client:
+        try:
+            status = await client.status(ASK_S)
+        except grpc.aio.AioRpcError as error:
+            return [], f"the global scheduler at {scheduler}: {error.code().name}"
+    engines = []
+    for engine in status.engines:
+        info, report = engine.info, engine.report
+        counts = {state.name.lower(): n for state, n in zip(SlotState, report.slot_states, strict=False) if n}
+        engines.append(
+            EngineState(
+                engine_id=info.engine_id,
+                model=info.model,
+                live=engine.live,
+                accepting=report.accepting,
+                running=report.running,
+                waiting=report.waiting,
+                slots=counts,
+                free_pages=report.free_pages,
+                pages=info.page_count,
+                generated_tokens=report.generated_tokens,
+                prompt_tokens=report.prompt_tokens,
+                cached_tokens=report.cached_tokens,
+                preemptions=report.preemptions,
+            )
+        )
+    return engines, ""
+
+
+def _figures(url: str) -> dict[str, float]:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/metrics", timeout=ASK_S) as reply:
+            families = list(text_string_to_metric_families(reply.read().decode()))
+    except (urllib.error.URLError, OSError):
+        return {}  # the gateway's row says what is wrong with it
+    samples = [sample for family in families for sample in family.samples]
+    return {
+        label: sum(sample.value for sample in samples if sample.name == name) for label, name in GATEWAY_FIGURES.items()
+    }

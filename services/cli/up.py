@@ -1,0 +1,133 @@
+"""`hostless up`: the whole mesh on this machine, in the foreground."""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from services.cli.errors import CliError
+from services.cli.mesh import ports, session
+from services.cli.mesh.console import ConsoleReporter
+from services.cli.mesh.plan import HOST, MeshOptions, mesh_plan, ports_needed, reachable
+from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService, last_lines
+from services.cli.mesh.supervisor import Member, StartFailed, Supervisor
+
+
+class EngineKind(StrEnum):
+    torch = "torch"
+    synthetic = "synthetic"
+
+
+def up(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="After --: a command to run once the mesh is ready; its end stops the mesh."),
+    ] = None,
+    host: Annotated[str, typer.Option(envvar="HOSTLESS_UP_HOST", help="Address of the gateway; 0.0.0.0: all.")] = HOST,
+    port: Annotated[int, typer.Option(envvar="HOSTLESS_UP_PORT", help="Port of the gateway; 0: a free one.")] = 8000,
+    base_port: Annotated[
+        int, typer.Option(envvar="HOSTLESS_UP_BASE_PORT", help="First port of the services behind it; 0: free ones.")
+    ] = 0,
+    model: Annotated[str, typer.Option(envvar="HOSTLESS_UP_MODEL", help="Folder name in the models folder.")] = "",
+    engine: Annotated[
+        EngineKind, typer.Option(envvar="HOSTLESS_UP_ENGINE", help="synthetic: no model, a set rate, to load the rest.")
+    ] = EngineKind.torch,
+    rate: Annotated[float, typer.Option(help="Synthetic engine: tokens/s of each request.", min=0)] = 0.0,
+    engines: Annotated[int, typer.Option(envvar="HOSTLESS_UP_ENGINES", help="How many engines.", min=1)] = 1,
+    kvstore: Annotated[bool, typer.Option(help="Keep KV blocks, so that long prompts are not computed twice.")] = True,
+    grace: Annotated[float, typer.Option(help="Seconds that running requests have when stopping.", min=0)] = 10.0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Start all services on this machine; Ctrl-C stops them.
+
+    [bold]Examples[/bold]
+
+    hostless up                              on http://127.0.0.1:8000
+
+    hostless up --port 8001 --engines 2      another port, two engines
+
+    hostless up --engine synthetic --rate 60 no model: 60 tokens/s a request
+
+    hostless up -- hostless chat -m Hello    up, one command, down; HOSTLESS_URL tells it where
+
+    Any setting of a service can be given by environment, e.g. HOSTLESS_GATEWAY_MAX_QUEUE=64.
+    """
+    [chosen] = [port] if port else ports.free_ports(1, host)
+    options = MeshOptions(
+        host=host,
+        port=chosen,
+        engine=engine.value,
+        model=model,
+        engines=engines,
+        kvstore=kvstore,
+        threads=max(1, len(os.sched_getaffinity(0)) // engines) if engines > 1 else 0,
+        rate=rate,
+        grace_s=grace,
+        log_level=log_level,
+    )
+    inner = _inner_ports(options, base_port)
+    ports.require_free(host, options.port, "of the gateway, --port")
+    console = Console(stderr=True, highlight=False)
+    folder = RunFolder()
+    try:
+        code = asyncio.run(_run(options, inner, folder, console, command or []))
+    except StartFailed as error:
+        tail = "\n".join(f"    {line[:300]}" for line in last_lines(folder.log(error.name), 15))
+        raise CliError(f"{error.name} {error}", f"The end of {folder.log(error.name)}:\n{tail}") from None
+    finally:
+        folder.close()
+    raise typer.Exit(code)
+
+
+async def _run(
+    options: MeshOptions, inner: list[int], folder: RunFolder, console: Console, command: Sequence[str]
+) -> int:
+    url = f"http://{reachable(options.host)}:{options.port}"
+    reporter = ConsoleReporter(console)
+    started = time.time()
+
+    def publish(members: Sequence[Member]) -> None:
+        services = tuple(_running(member, folder) for member in members)
+        folder.write(Mesh(os.getpid(), url, started, services))
+
+    def ready() -> None:
+        reporter.quiet()
+        console.print(f"\n[bold]{url}[/bold] serves the OpenAI API. Logs: {folder.path}")
+        if not command:
+            console.print(_sample(url), markup=False)
+
+    supervisor = Supervisor(mesh_plan(options, inner), folder.log, reporter, publish)
+    console.print(f"starting {options.engines + 3 + options.kvstore} services")
+    try:
+        return await session.run(supervisor, ready, command, url)
+    finally:
+        reporter.quiet()
+
+
+def _running(member: Member, folder: RunFolder) -> RunningService:
+    plan = member.plan
+    log = str(folder.log(plan.name))
+    return RunningService(plan.name, member.child.pid, plan.address, plan.metrics, log, member.restarts)
+
+
+def _inner_ports(options: MeshOptions, base_port: int) -> list[int]:
+    count = ports_needed(options)
+    if not base_port:
+        return ports.free_ports(count, HOST)
+    inner = list(range(base_port, base_port + count))
+    for port in inner:
+        ports.require_free(HOST, port, f"of {count} from --base-port {base_port} on")
+    return inner
+
+
+def _sample(url: str) -> str:
+    return f"""
+  curl {url}/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{{"messages": [{{"role": "user", "content": "Hello"}}], "stream": true}}'
+
+  hostless chat     talk to it        hostless status   what it does        Ctrl-C   stop"""
