@@ -61,11 +61,12 @@ async def serve(
     register: Callable[[grpc.aio.Server], None],
     names: Sequence[str],
     grace_s: float = 5.0,
+    serving: bool = True,
 ) -> AsyncIterator[RpcServer]:
     """Serves until the block ends, then gives calls under way `grace_s` seconds.
 
     `names` are the full service names for health and reflection, e.g. "hostless.v1.KvStore".
-    Port 0 picks a free one. Raises PortTaken.
+    `serving` is what the health service says at first. Port 0 picks a free one. Raises PortTaken.
     """
     server = grpc.aio.server(options=_SERVER, interceptors=(_ServerTrace(),))
     register(server)
@@ -80,7 +81,7 @@ async def serve(
         raise PortTaken(f"can't listen on {address}: taken by another program, or not an address of this machine")
     await server.start()
     running = RpcServer(port, servicer, names)
-    await running.set_serving(True)
+    await running.set_serving(serving)
     try:
         yield running
     finally:
