@@ -1,0 +1,118 @@
+"""A request's body off the wire: bounded in size and time, JSON only, strict."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from services.gateway.errors import ApiError, invalid
+
+MAX_DEPTH = 64
+DISCARD_BYTES = 16 << 20
+"""Of a body that is too long, so much is read and thrown away, so that the client gets to read the answer."""
+
+
+class ClientGone(Exception):
+    """The client closed its connection; there is nobody to answer."""
+
+
+async def read_json(headers: Headers, receive: Receive, max_bytes: int, timeout_s: float) -> dict[str, Any]:
+    """The body as a JSON object. Raises ApiError (400, 408, 413, 415) or ClientGone."""
+    _check_type(headers)
+    try:
+        async with asyncio.timeout(timeout_s):
+            body = await _read(receive, max_bytes)
+    except TimeoutError:
+        raise ApiError(
+            408, f"the request body did not arrive within {timeout_s:g} s", headers={"Connection": "close"}
+        ) from None
+    return parse_json(body)
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """Strict JSON in UTF-8: an object, nested at most 64 deep, no NaN or Infinity. Raises ApiError(400)."""
+    try:
+        value = json.loads(body.decode(), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise invalid(None, f"the body is not UTF-8: byte {error.start} is wrong") from None
+    except json.JSONDecodeError as error:
+        raise invalid(None, f"the body is not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:  # a number of thousands of digits, or a constant
+        raise invalid(None, f"the body is not JSON that can be read: {error}") from None
+    if not isinstance(value, dict):
+        raise invalid(None, f'the body must be a JSON object such as {{"model": ...}}, not {json_type(value)}')
+    _check_depth(value)
+    return value
+
+
+def json_type(value: object) -> str:
+    """What a client calls a JSON value's type, with an article."""
+    names: Mapping[type, str] = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number",
+        type(None): "null",
+    }
+    return names[type(value)]
+
+
+def _check_type(headers: Headers) -> None:
+    kind, _, parameters = headers.get("content-type", "application/json").partition(";")
+    if kind.strip().lower() != "application/json":
+        raise ApiError(415, f"content type {kind.strip()!r} is not supported; send application/json")
+    charset = parameters.strip().lower()
+    if charset.startswith("charset=") and charset.removeprefix("charset=").strip("\"' ") not in ("utf-8", "utf8"):
+        raise ApiError(415, f"{charset!r} is not supported; send UTF-8")
+    if encoding := headers.get("content-encoding"):
+        raise ApiError(415, f"content encoding {encoding!r} is not supported; send the body as it is")
+
+
+async def _read(receive: Receive, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size <= max_bytes:
+            chunks.append(chunk)
+        else:
+            chunks.clear()
+        if size > max_bytes + DISCARD_BYTES or not message.get("more_body", False):
+            break
+    if size > max_bytes:
+        text = f"the body is longer than the {max_bytes} bytes that are accepted"
+        raise ApiError(413, text, code="request_too_large", headers={"Connection": "close"})
+    return b"".join(chunks)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _check_depth(value: dict[str, Any]) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ApiError:
+    return invalid(None, f"the body is nested deeper than {MAX_DEPTH} levels")
