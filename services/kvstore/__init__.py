@@ -1,0 +1,1 @@
+"""Full Blocks on disk, found by prefix (D4, D5)."""

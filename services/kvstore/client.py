@@ -1,0 +1,194 @@
+"""Client of the KV store: look chains up, read blocks into one's own memory, write blocks into the store's."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from hostless.v1 import kvstore_pb2 as pb
+from hostless.v1 import kvstore_pb2_grpc
+from hostless.v1.fabric_pb2 import RegionDescriptor
+from services.common import rpc
+from services.fabric.errors import FabricError
+from services.fabric.region import RemoteRegion
+from services.fabric.transports import open_region
+from services.kvstore.block import Block
+from services.kvstore.write_batch import StoreUnavailable, WriteBatch
+
+__all__ = ["Block", "Hit", "Readout", "StoreClient", "StoreUnavailable", "WriteBatch"]
+
+T = TypeVar("T")
+
+FREE_S = 1.0
+"""Deadline of a release or abort. When it is missed, the store frees by itself after the lease or ticket time."""
+
+_AWAY = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.CANCELLED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """`hit` keys from the first are stored. lease_id 0: nothing hit, or no lease asked for."""
+
+    hit: int
+    lease_id: int = 0
+    ttl_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """`blocks` from the first asked lie whole and verified in the target; `reason` says why not all."""
+
+    blocks: int
+    reason: str = ""
+
+
+class StoreClient:
+    """One channel to one store, which reconnects by itself. Close it, or use it as an async context.
+
+    Every call raises StoreUnavailable rather than wait longer than its timeout.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = rpc.channel(address)
+        self._stub = kvstore_pb2_grpc.KvStoreStub(self._channel)
+        self._write_region: RemoteRegion | None = None
+        self._freeing: set[asyncio.Task[None]] = set()
+
+    async def lookup(self, keys: Sequence[bytes], ttl_s: float = 0.0, timeout_s: float = 1.0) -> Hit:
+        """Longest stored run from the first key. With ttl_s, leased so long at most; the caller releases it."""
+        request = pb.LookupRequest(keys=b"".join(keys), ttl_ms=int(ttl_s * 1000))
+        reply = await self._call(self._stub.Lookup, request, timeout_s)
+        return Hit(reply.hit, reply.lease_id, reply.ttl_ms / 1000)
+
+    @asynccontextmanager
+    async def lease(self, keys: Sequence[bytes], ttl_s: float, timeout_s: float = 1.0) -> AsyncIterator[Hit]:
+        """`lookup` whose lease ends with the block, however it is left."""
+        hit = await self.lookup(keys, ttl_s, timeout_s)
+        try:
+            yield hit
+        finally:
+            if hit.lease_id:
+                self.release_later(hit.lease_id)
+
+    async def read(
+        self,
+        lease_id: int,
+        first: int,
+        count: int,
+        block_bytes: int,
+        target: RegionDescriptor,
+        offset: int = 0,
+        timeout_s: float = 5.0,
+    ) -> Readout:
+        """Has blocks [first, first + count) of the lease written to the target at `offset`, without gaps.
+
+        After StoreUnavailable or a cancellation the store may still be writing for a while: close the
+        target region, or leave that part of it alone until the lease has ended.
+        """
+        request = pb.ReadRequest(
+            lease_id=lease_id, first=first, count=count, block_bytes=block_bytes, target=target, offset=offset
+        )
+        reply = await self._call(self._stub.Read, request, timeout_s)
+        return Readout(reply.blocks, reply.reason)
+
+    async def release(self, lease_id: int, timeout_s: float = FREE_S) -> None:
+        """Idempotent."""
+        await self._call(self._stub.Release, pb.ReleaseRequest(lease_id=lease_id), timeout_s)
+
+    def release_later(self, lease_id: int) -> None:
+        """Releases in the background, so that a cancelled or late caller does not wait for it."""
+        self._free(self.release(lease_id))
+
+    @asynccontextmanager
+    async def write(self, blocks: Sequence[Block], timeout_s: float = 1.0) -> AsyncIterator[WriteBatch]:
+        """Begins blocks, parents before children. Places that were not committed by the end are given back."""
+        heads = [
+            pb.BlockHead(
+                key=block.key,
+                parent=block.parent,
+                position=block.position,
+                bytes=block.length,
+                tokens=memoryview(block.tokens).cast("I").tolist(),
+            )
+            for block in blocks
+        ]
+        reply = await self._call(self._stub.Begin, pb.BeginRequest(blocks=heads), timeout_s)
+        try:
+            region = self._region(reply.region)
+        except FabricError as error:
+            self._abort_later([ticket.ticket_id for ticket in reply.tickets if ticket.ticket_id])
+            raise StoreUnavailable(f"the store's write buffer: {error}") from error
+
+        async def commit(request: pb.CommitRequest, timeout_s: float) -> pb.CommitReply:
+            return await self._call(self._stub.Commit, request, timeout_s)
+
+        batch = WriteBatch(blocks, reply.tickets, region, commit)
+        try:
+            yield batch
+        finally:
+            self._abort_later(batch.open_tickets())
+
+    async def stats(self, timeout_s: float = 5.0) -> pb.StatsReply:
+        return await self._call(self._stub.Stats, pb.StatsRequest(), timeout_s)
+
+    async def drain(self, timeout_s: float = 60.0) -> None:
+        """No new writes; returns when those under way have ended."""
+        await self._call(self._stub.Drain, pb.DrainStoreRequest(), timeout_s)
+
+    async def close(self) -> None:
+        if self._freeing:
+            await asyncio.wait(self._freeing)
+        await self._channel.close()
+        if self._write_region is not None:
+            self._write_region.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _region(self, descriptor: RegionDescriptor) -> RemoteRegion:
+        if self._write_region is None or self._write_region.descriptor != descriptor:
+            if self._write_region is not None:
+                self._write_region.close()
+            self._write_region = None
+            self._write_region = open_region(descriptor)
+        return self._write_region
+
+    def _abort_later(self, ticket_ids: list[int]) -> None:
+        if ticket_ids:
+            self._free(self._call(self._stub.Abort, pb.AbortRequest(ticket_ids=ticket_ids), FREE_S))
+
+    def _free(self, call: Coroutine[Any, Any, object]) -> None:
+        async def attempt() -> None:
+            try:
+                await call
+            except StoreUnavailable:
+                return  # the store frees by itself
+
+        task = asyncio.create_task(attempt())
+        self._freeing.add(task)
+        task.add_done_callback(self._freeing.discard)
+
+    async def _call(self, method: Callable[..., Awaitable[T]], request: object, timeout_s: float) -> T:
+        try:
+            return await method(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _AWAY:
+                raise StoreUnavailable(f"store {self.address}: {error.code().name}: {error.details()}") from error
+            raise

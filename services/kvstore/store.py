@@ -1,0 +1,45 @@
+"""Puts a store together: disk, leases, reader, writer, and the one task that frees what was abandoned."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+
+from services.common.settings import SettingError
+from services.fabric.region import MemoryRegion
+from services.kvstore.disk import Disk
+from services.kvstore.engines import StorageEngine
+from services.kvstore.leases import Leases
+from services.kvstore.reading import Reader
+from services.kvstore.service import StoreService
+from services.kvstore.settings import StoreSettings
+from services.kvstore.writing import Writer
+
+
+@contextlib.asynccontextmanager
+async def open_store(settings: StoreSettings, engine: StorageEngine) -> AsyncIterator[StoreService]:
+    """A store over `engine`, which it closes. At the end, commits under way are finished first."""
+    disk = Disk(engine, settings.capacity_bytes)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(disk.close)
+        await disk.open()
+        region = stack.enter_context(_write_buffer(settings))
+        epoch = secrets.randbits(32)
+        leases = Leases(disk.index, epoch, settings.max_leases)
+        reader = Reader(disk, leases, settings.read_threads, settings.max_reads, settings.max_lease_s)
+        stack.callback(reader.close)
+        async with asyncio.TaskGroup() as tasks:
+            service = StoreService(disk, leases, reader, Writer(disk, region, epoch, settings.ticket_s, tasks))
+            expiry = tasks.create_task(service.expire())
+            yield service
+            expiry.cancel()
+
+
+def _write_buffer(settings: StoreSettings) -> MemoryRegion:
+    try:
+        return MemoryRegion.create(f"kvstore.{os.getpid()}.{secrets.token_hex(4)}", settings.write_buffer_bytes)
+    except OSError as error:
+        raise SettingError(
+            f"write-buffer-bytes: no {settings.write_buffer_bytes} bytes of shared memory: {error.strerror}"
+        ) from error
