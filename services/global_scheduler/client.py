@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Self
 
 import grpc
+
 from hostless.v1 import scheduler_pb2 as pb
 from hostless.v1 import scheduler_pb2_grpc
-
 from services.common import rpc
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hostless.v1 import scheduler_pb2 as pb
-
 from services.global_scheduler.liveness import Leases
 from services.global_scheduler.policy.state import (
     Decision,

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-from hostless.v1 import scheduler_pb2 as pb
-from hostless.v1 import scheduler_pb2_grpc
 from prometheus_client import Histogram
 
+from hostless.v1 import scheduler_pb2 as pb
+from hostless.v1 import scheduler_pb2_grpc
 from services.global_scheduler.mesh import EngineReplaced, Leader, MalformedReport, Mesh
 from services.global_scheduler.policy.state import Decision, Placement, ReadPath, Request
 

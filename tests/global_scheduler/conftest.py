@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+
 from hostless.v1 import scheduler_pb2 as pb
 
 Up = Callable[..., pb.LeaderUp]

@@ -6,7 +6,6 @@ import time
 
 from hostless.v1 import scheduler_pb2 as pb
 from hostless.v1 import scheduler_pb2_grpc
-
 from services.common import rpc
 
 

@@ -1,8 +1,8 @@
 """The mesh's soft state: who speaks for an engine, what is counted, when the table changes."""
 
 import pytest
-from hostless.v1 import scheduler_pb2 as pb
 
+from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.liveness import Leases
 from services.global_scheduler.mesh import EngineReplaced, Leader, MalformedReport, Mesh
 from services.global_scheduler.policy.least_tokens import LeastTokens

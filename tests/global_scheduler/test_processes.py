@@ -11,8 +11,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from hostless.v1 import scheduler_pb2 as pb
 
+from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.client import SchedulerClient
 
 LEASE_MS = 1000

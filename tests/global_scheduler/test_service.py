@@ -7,10 +7,10 @@ from contextlib import aclosing, asynccontextmanager
 
 import grpc
 import pytest
-from hostless.v1 import scheduler_pb2 as pb
-from hostless.v1 import scheduler_pb2_grpc
 from prometheus_client import CollectorRegistry, generate_latest
 
+from hostless.v1 import scheduler_pb2 as pb
+from hostless.v1 import scheduler_pb2_grpc
 from services.common import rpc
 from services.common.settings import SettingError
 from services.global_scheduler.client import SchedulerClient

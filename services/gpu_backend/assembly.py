@@ -1,0 +1,68 @@
+"""Puts a loaded engine, its ring and its scheduler together."""
+
+import time
+
+from hostless.v1 import scheduler_pb2 as pb
+from services.common.settings import SettingError
+from services.fabric.errors import RegionInUse
+from services.fabric.region import MemoryRegion
+from services.fabric.ring import RingGeometry, RingOwner
+from services.gpu_backend.backend import Backend
+from services.gpu_backend.engine import PAGE_TOKENS, Engine
+from services.gpu_backend.loading import context_of
+from services.gpu_backend.scheduler.host import HostScheduler
+from services.gpu_backend.scheduler.settings import SchedulerSettings
+from services.gpu_backend.settings import BackendSettings
+
+
+def assemble(settings: BackendSettings, engine: Engine, port: int) -> Backend:
+    """A backend, not yet started, for the service that listens on `port`. Raises SettingError."""
+    engine_id = settings.name(port)
+    pages = len(engine.kv_pages)
+    max_context = min(context_of(settings, engine.geometry), pages * PAGE_TOKENS)
+    ring = _create_ring(settings, engine_id, engine, max_context)
+    try:
+        scheduler = HostScheduler(
+            ring.buffer,
+            engine,
+            SchedulerSettings(lanes=settings.batch, step_tokens=settings.step_tokens, pages=pages),
+            max_context=max_context,
+        )
+    except BaseException:
+        ring.region.close()
+        raise
+    info = pb.EngineInfo(
+        engine_id=engine_id,
+        address=settings.advertised(port),
+        role=pb.ROLE_UNIFIED,
+        model=settings.model,
+        epoch=ring.epoch,
+        page_tokens=PAGE_TOKENS,
+        page_count=pages,
+        max_context=max_context,
+        vocab_size=engine.geometry.vocab,
+        kv_layout=engine.geometry.kv_layout,
+        model_path=str(settings.model_folder),
+    )
+    return Backend(settings, info, engine, ring, scheduler)
+
+
+def _create_ring(settings: BackendSettings, engine_id: str, engine: Engine, max_context: int) -> RingOwner:
+    """A new ring in a region of its own, whose stale predecessor is removed."""
+    geometry = RingGeometry(settings.slots, settings.prompt_words, settings.token_words)
+    name = "ring-" + "".join(c if c.isalnum() or c in "._-" else "-" for c in engine_id)
+    try:
+        region = MemoryRegion.create(name, geometry.size_bytes)
+    except RegionInUse as error:
+        raise SettingError(f"engine-id: {engine_id!r} is taken: {error}") from None
+    except OSError as error:
+        what = f"no shared memory for a ring of {geometry.size_bytes} bytes: {error}"
+        raise SettingError(f"slots, prompt-words, token-words: {what}") from None
+    return RingOwner(
+        region,
+        geometry,
+        epoch=time.time_ns(),
+        max_context=max_context,
+        vocab_size=engine.geometry.vocab,
+        page_count=len(engine.kv_pages),
+    )

@@ -1,0 +1,151 @@
+"""One engine at work: its ring, its scheduler, its leases, its leader; and how they start, drain and end."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+
+from hostless.v1 import scheduler_pb2 as pb
+from services.fabric import _ring
+from services.fabric.ring import EngineState, RingOwner
+from services.fabric.ring.layout import header_field_offset
+from services.gpu_backend.engine import Engine
+from services.gpu_backend.leader import Leader
+from services.gpu_backend.leases import Lease, LeaseTable
+from services.gpu_backend.reports import RingGauge, RingLoad, make_report
+from services.gpu_backend.scheduler.host import HostScheduler
+from services.gpu_backend.settings import BackendSettings
+from services.gpu_backend.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+BUSY_LOOK_S = 0.25
+IDLE_LOOK_S = 1.0
+DRAIN_LOOK_S = 0.02
+TELL_S = 1.0
+STOP_S = 3.0  # for a step in flight
+
+_ENGINE_STATE_AT = header_field_offset("engine_state")
+
+
+class NotServing(Exception):
+    """The engine takes no new front end now; the message says why."""
+
+
+class EngineFailed(RuntimeError):
+    """The scheduler gave the engine up; the process has to start anew."""
+
+
+class Backend:
+    """Everything of one loaded engine. `start`, `tend` as a task, then `drain` and `close`."""
+
+    def __init__(
+        self, settings: BackendSettings, info: pb.EngineInfo, engine: Engine, ring: RingOwner, scheduler: HostScheduler
+    ) -> None:
+        self.settings = settings
+        self.region = ring.region
+        self.info = info
+        self.scheduler = scheduler
+        self.leases = LeaseTable(ring, settings.lease_ttl_ms / 1000, settings.lease_grace_ms / 1000, time.monotonic)
+        self.gauge = RingGauge(ring)
+        self.leader = Leader(
+            settings.scheduler,
+            info.engine_id,
+            info,
+            self.report,
+            settings.report_ms / 1000,
+            settings.idle_report_ms / 1000,
+        )
+        self._engine = engine
+        self._ring = ring
+        self._watchdog = Watchdog(settings.patience_s, time.monotonic)
+        self._draining = False
+        self.stuck = ""
+
+    # --- state ---
+
+    @property
+    def refusal(self) -> str:
+        """Why the engine takes nothing new; empty when it does."""
+        return "the engine is draining" if self._draining else self.stuck
+
+    def report(self) -> pb.EngineReport:
+        return make_report(self.info.engine_id, self.gauge.read(), self.scheduler.counters(), not self.refusal, 0)
+
+    # --- leases ---
+
+    def attach(self, front_end_id: str) -> Lease:
+        """Raises NotServing or NoPlace."""
+        if self.refusal:
+            raise NotServing(self.refusal)
+        return self.leases.attach(front_end_id)
+
+    # --- life ---
+
+    def start(self) -> None:
+        self.scheduler.start()
+
+    async def tend(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
+        """Ends late leases, looks whether the engine gets on, and tells `set_serving` when that changes.
+
+        Runs for ever. Raises EngineFailed.
+        """
+        serving = False
+        while True:
+            load = self.gauge.read()
+            for lease in self.leases.tick():
+                log.warning("lease ran out", extra={"front_end": lease.front_end_id, "place": lease.share.front_end})
+            self._look(load)
+            if serving is bool(self.refusal):
+                serving = not serving
+                await set_serving(serving)
+            idle = self.leases.settled and not load.requests
+            await asyncio.sleep(IDLE_LOOK_S if idle else BUSY_LOOK_S)
+
+    async def drain(self, timeout_s: float) -> int:
+        """No new requests; waits until the running ones have ended and their front ends have read them.
+
+        Returns how many are unfinished when the time is up. May be called again.
+        """
+        give_up = time.monotonic() + timeout_s
+        if not self._draining:
+            self._draining = True
+            log.info("draining", extra={"unfinished": self.gauge.read().requests})
+            if not await self.leader.tell_now(min(TELL_S, timeout_s)):
+                log.warning("the global scheduler was not told of the draining")
+            self.scheduler.drain()
+        while (load := self.gauge.read()).requests or (self._unread(load) and self.leases.held):
+            if time.monotonic() >= give_up:
+                log.warning("drained in part", extra={"unfinished": load.requests, "unread": self._unread(load)})
+                break
+            await asyncio.sleep(DRAIN_LOOK_S)
+        return load.requests
+
+    async def close(self) -> None:
+        """Ends leases, scheduler, ring and engine; what still ran is lost. Raises TimeoutError if a step won't end."""
+        self.leases.end_all()
+        try:
+            await asyncio.to_thread(self.scheduler.stop, STOP_S)
+        finally:
+            self.region.close()
+        self._engine.close()
+
+    def _look(self, load: RingLoad) -> None:
+        state = np.zeros(1, np.uint32)
+        _ring.read_into(self._ring.buffer, _ENGINE_STATE_AT, state)
+        if state[0] == EngineState.FAILED:
+            raise EngineFailed("the scheduler gave the engine up: a step did not end in time")
+        counters = self.scheduler.counters()
+        moved = counters["claims"] + counters["finished"] + counters["prefill_launches"] + counters["decode_launches"]
+        stuck = self._watchdog.look(self._ring.heartbeat, moved, load.requests)
+        if bool(stuck) != bool(self.stuck):
+            log.log(logging.ERROR if stuck else logging.INFO, stuck or "the engine moves again")
+            self.stuck = stuck
+            self.leader.tell_soon()
+        self.stuck = stuck
+
+    def _unread(self, load: RingLoad) -> int:
+        """Slots that are complete and wait for their front end."""
+        return sum(load.slot_states) - load.slot_states[0] - load.requests

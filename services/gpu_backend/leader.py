@@ -1,0 +1,114 @@
+"""The engine's voice to the global scheduler: one stream, a report now and then, for ever (D9).
+
+This process is a group of one engine, so it is its own leader.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from hostless.v1 import scheduler_pb2 as pb
+from hostless.v1 import scheduler_pb2_grpc
+from services.common import rpc
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 5.0
+BACKOFF_S = (0.1, 5.0)  # first and longest pause between attempts
+REPORTS_A_LEASE = 3
+
+
+class Leader:
+    """Introduces the engine and reports on it: every `busy_s` while it has requests, else every `idle_s`,
+    and always several times within the lease that the scheduler gives."""
+
+    def __init__(
+        self,
+        address: str,
+        group_id: str,
+        info: pb.EngineInfo,
+        report: Callable[[], pb.EngineReport],
+        busy_s: float,
+        idle_s: float,
+    ) -> None:
+        self._address = address
+        self._group_id = group_id
+        self._info = info
+        self._report = report
+        self._busy_s, self._idle_s = busy_s, idle_s
+        self._news = asyncio.Event()
+        self._asked = self._told = 0  # calls of tell_now; how many of them the scheduler has answered
+        self._answered = asyncio.Condition()
+
+    async def tell_now(self, timeout_s: float) -> bool:
+        """Reports at once; True when the scheduler has taken note, False if it didn't in time."""
+        self._asked += 1
+        mine = self._asked
+        self._news.set()
+        try:
+            async with asyncio.timeout(timeout_s), self._answered:
+                await self._answered.wait_for(lambda: self._told >= mine)
+        except TimeoutError:
+            return False
+        return True
+
+    def tell_soon(self) -> None:
+        """Reports at once; doesn't wait."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Leads until cancelled; a scheduler that is away is waited for."""
+        pause, said = BACKOFF_S[0], False
+        async with rpc.channel(self._address) as channel:
+            stub = scheduler_pb2_grpc.GlobalSchedulerStub(channel)
+            while True:
+                call = stub.Lead()
+                try:
+                    async for _ in self._lead(call):
+                        pause, said = BACKOFF_S[0], False
+                    reason = "it ended the stream"
+                except asyncio.InvalidStateError:  # grpc's word for writing to a stream that has ended
+                    reason = "the stream ended"
+                except TimeoutError:
+                    reason = f"no answer in {ANSWER_S:g} s"
+                except grpc.aio.AioRpcError as error:
+                    reason = error.details() or error.code().name
+                finally:
+                    call.cancel()
+                if not said:
+                    log.warning("no global scheduler", extra={"address": self._address, "reason": reason})
+                    said = True
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, BACKOFF_S[1])
+
+    async def _lead(self, call: Any) -> AsyncIterator[None]:
+        """Yields after each answer; ends when the scheduler ends the stream."""
+        engines = [self._info]
+        while True:
+            self._news.clear()
+            asked, report = self._asked, self._report()
+            async with asyncio.timeout(ANSWER_S):
+                await call.write(pb.LeaderUp(group_id=self._group_id, engines=engines, reports=[report]))
+                answer = await call.read()
+            if answer is grpc.aio.EOF:
+                return
+            if engines:
+                log.info("the global scheduler knows this engine", extra={"address": self._address})
+            engines = []
+            async with self._answered:
+                self._told = asked
+                self._answered.notify_all()
+            yield
+            period_s = self._busy_s if report.requests else self._idle_s
+            await self._pause(min(period_s, answer.lease_ms / 1000 / REPORTS_A_LEASE))
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return

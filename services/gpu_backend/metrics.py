@@ -1,0 +1,63 @@
+"""Prometheus metrics of an engine, read when scraped: no host code counts on the token path."""
+
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.fabric.ring import SlotState
+from services.gpu_backend.backend import Backend
+
+COUNTERS = {
+    "prompt_tokens": "Prompt tokens computed by prefill.",
+    "cached_tokens": "Prompt tokens loaded from the KV store instead.",
+    "generated_tokens": "Tokens sampled.",
+    "preemptions": "Requests that lost their KV pages and came back later.",
+    "blocks_offered": "Full KV blocks offered to the KV store.",
+    "blocks_dropped": "Full KV blocks not offered, because too many were on their way.",
+    "finished": "Requests that ended, however.",
+    "cancelled": "Requests that ended by cancelling.",
+    "engine_errors": "Steps that the engine could not compute.",
+}
+GAUGES = {
+    "running": "Requests in the decode batch.",
+    "waiting": "Requests claimed, without a lane.",
+    "loading": "Requests whose KV is being loaded.",
+    "prefilling": "Requests whose prompt is being computed.",
+    "free_pages": "KV pages that nobody holds.",
+    "free_lanes": "Places in the batch that nobody holds.",
+}
+
+
+class BackendCollector(Collector):
+    """Runs on the exporter's thread; reads counters that the scheduler publishes atomically."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def collect(self) -> Iterable[Metric]:
+        backend = self._backend
+        engine_id = backend.info.engine_id
+        counters = backend.scheduler.counters()
+        for name, text in COUNTERS.items():
+            counter = CounterMetricFamily(f"hostless:engine_{name}", text, labels=["engine"])
+            counter.add_metric([engine_id], counters[name])
+            yield counter
+        for name, text in GAUGES.items():
+            gauge = GaugeMetricFamily(f"hostless:engine_{name}", text, labels=["engine"])
+            gauge.add_metric([engine_id], counters[name])
+            yield gauge
+        launches = CounterMetricFamily("hostless:graph_launches", "Steps launched.", labels=["engine", "kind"])
+        for kind in ("prefill", "decode"):
+            launches.add_metric([engine_id, kind], counters[f"{kind}_launches"])
+        yield launches
+        slots = GaugeMetricFamily("hostless:slot_state", "Ring slots in each state.", labels=["engine", "state"])
+        for state, count in zip(SlotState, backend.gauge.read().slot_states, strict=True):
+            slots.add_metric([engine_id, state.name.lower()], count)
+        yield slots
+        usage = GaugeMetricFamily("hostless:kv_cache_usage_perc", "Share of KV pages held.", labels=["engine"])
+        usage.add_metric([engine_id], 1 - counters["free_pages"] / backend.info.page_count)
+        yield usage
+        leases = GaugeMetricFamily("hostless:front_end_leases", "Front ends attached.", labels=["engine"])
+        leases.add_metric([engine_id], len(backend.leases.held))
+        yield leases
