@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from hostless.v1.fabric_pb2 import RegionDescriptor
 from numpy.typing import NDArray
 
+from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.common import paths
 from services.fabric import region_file
 from services.fabric.errors import NotARegion, RegionInUse

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from hostless.v1.fabric_pb2 import RegionDescriptor
 from numpy.typing import NDArray
 
+from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import _ring, region_file
 from services.fabric.errors import NotARegion, OutOfBounds, StaleRegion, WrongKey
 from services.fabric.operations import CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
-
 from services.fabric.errors import UnknownTransport
 from services.fabric.region import RemoteRegion
 from services.fabric.shm import SharedMemoryRegion

@@ -4,8 +4,8 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 import grpc
-from hostless.v1 import engine_pb2, engine_pb2_grpc
 
+from hostless.v1 import engine_pb2, engine_pb2_grpc
 from services.common import rpc
 
 T = TypeVar("T")

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hostless.v1 import engine_pb2
-
 from services.fabric.errors import FabricError
 from services.fabric.ring import EngineState, RingClient, Share
 from services.fabric.transports import open_region

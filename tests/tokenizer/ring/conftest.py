@@ -51,7 +51,7 @@ def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
 @pytest.fixture
 def request_of() -> Callable[..., RingRequest]:
     def make(prompt_tokens: int = 5, max_tokens: int = 8, seed: int = 1, **more: object) -> RingRequest:
-        prompt = np.arange(1, prompt_tokens + 1, dtype=np.uint32) * (seed + 1) % 50_000
+        prompt = np.arange(1, prompt_tokens + 1, dtype=np.uint64) * (seed % 97 + 1) % 50_000
         return RingRequest(prompt.astype(np.uint32), max_tokens, seed=seed, **more)  # type: ignore[arg-type]
 
     return make

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hostless.v1 import engine_pb2
 from numpy.typing import NDArray
 
+from hostless.v1 import engine_pb2
 from services.fabric import _ring
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import EngineState, Finish, LeaseState, Owner, RingGeometry, RingOwner, SlotState
@@ -86,6 +86,8 @@ class FakeScheduler:
             span = range(int(lease["slot_begin"]), int(lease["slot_begin"]) + int(lease["slot_count"]))
             if lease["active"] == LeaseState.ENDED:
                 self._drain(span)
+                self._sequences.pop(place, None)
+                self._header["doorbells"][place] = 0
                 lease["active"] = LeaseState.FREE
                 continue
             self._claim(place, lease, span)
