@@ -30,7 +30,7 @@ async def open_store(settings: StoreSettings, engine: StorageEngine) -> AsyncIte
         reader = Reader(disk, leases, settings.read_threads, settings.max_reads, settings.max_lease_s)
         stack.callback(reader.close)
         async with asyncio.TaskGroup() as tasks:
-            service = StoreService(disk, leases, reader, Writer(disk, region, epoch, settings.ticket_s, tasks))
+            service = StoreService(disk, leases, reader, Writer(disk, leases, region, epoch, settings.ticket_s, tasks))
             expiry = tasks.create_task(service.expire())
             yield service
             expiry.cancel()

@@ -10,6 +10,7 @@ from services.fabric.region import MemoryRegion
 from services.kvstore.block import Block
 from services.kvstore.disk import Disk, Refused
 from services.kvstore.engines import PIECE_BYTES
+from services.kvstore.leases import Leases
 from services.kvstore.tickets import Slab, Ticket, Tickets
 
 
@@ -26,8 +27,16 @@ class Writer:
     """Used on one event loop. Commits run as tasks of `tasks`, so that a writer that goes away in the middle
     of one leaves the store whole."""
 
-    def __init__(self, disk: Disk, region: MemoryRegion, epoch: int, ticket_s: float, tasks: asyncio.TaskGroup) -> None:
-        self._disk, self._region, self._ticket_s, self._tasks = disk, region, ticket_s, tasks
+    def __init__(
+        self,
+        disk: Disk,
+        leases: Leases,
+        region: MemoryRegion,
+        epoch: int,
+        ticket_s: float,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._disk, self._leases, self._region, self._ticket_s, self._tasks = disk, leases, region, ticket_s, tasks
         self._slab = Slab(region.length)
         self.tickets = Tickets(self._slab, epoch)
         self._draining = False
@@ -96,7 +105,9 @@ class Writer:
     async def _commit(self, blocks: Sequence[tuple[int, int]]) -> list[str]:
         reasons = []
         for ticket_id, crc in blocks:
-            ticket = self.tickets.commit(ticket_id, time.monotonic())
+            now = time.monotonic()
+            self._leases.expire(now)  # what they held may be evicted for this block
+            ticket = self.tickets.commit(ticket_id, now)
             if ticket is None:
                 reasons.append("no such ticket, or it has expired")
                 continue
