@@ -155,6 +155,9 @@ class Mesh:
             engines=[self._engine_status(record) for record in self.engines.values()],
             placements=self.totals.placements.total(),
             refusals=self.totals.refusals.total(),
+            path_choices=[
+                self.totals.placements[path] for path in (ReadPath.UNIFIED, ReadPath.PREFILL, ReadPath.DECODE)
+            ],
         )
 
     def _engine_status(self, record: EngineRecord) -> pb.EngineStatus:
