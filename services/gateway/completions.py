@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
-from sse_starlette.sse import EventSourceResponse, SendTimeoutError
+from sse_starlette.sse import SendTimeoutError
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,6 +15,7 @@ from services.gateway.exchange import Caller, Exchange, Exchanges
 from services.gateway.openai_schema import Request
 from services.gateway.responses import DONE, Chunks, error_event, whole_body
 from services.gateway.settings import GatewaySettings
+from services.gateway.token_stream import TokenStream
 
 log = logging.getLogger(__name__)
 
@@ -64,19 +65,14 @@ class Completions:
             await exchange.first_news(self._settings.headers_after_s)
 
         await unless_gone(receive, first_news())
-        response = EventSourceResponse(
-            events(exchange),
-            ping=self._settings.ping_s,
-            sep="\n",
-            send_timeout=self._settings.send_timeout_s,
-        )
+        response = TokenStream(events(exchange), self._settings.ping_s, self._settings.send_timeout_s)
         try:
             await response(scope, receive, send)
         except SendTimeoutError:
             log.warning("a client reads nothing; its stream is cut")
 
 
-async def events(exchange: Exchange) -> AsyncIterator[bytes]:
+async def events(exchange: Exchange) -> AsyncGenerator[bytes, None]:
     """The stream's events, ready to be written: all that is new at a time in one piece."""
     reply, chunks = exchange.reply, Chunks(exchange.identity, exchange.request)
     running = len(reply.choices)

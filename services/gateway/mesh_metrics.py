@@ -5,20 +5,9 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from hostless.v1 import scheduler_pb2 as pb
+from services.fabric.ring import SlotState
 
-SLOT_STATES = (
-    "empty",
-    "prefill_pending",
-    "prefill_processing",
-    "decode_processing",
-    "decode_paused",
-    "decode_completed",
-    "kv_pending",
-)
-"""By the ring's SlotState."""
-
-READ_PATHS = ("unified", "prefill", "decode")
-"""By hostless.v1.ReadPath."""
+_READ_PATHS = {pb.READ_PATH_UNIFIED: "unified", pb.READ_PATH_PREFILL: "prefill", pb.READ_PATH_DECODE: "decode"}
 
 
 def mesh_families(status: pb.MeshStatus | None) -> Iterator[Metric]:
@@ -36,20 +25,18 @@ def mesh_families(status: pb.MeshStatus | None) -> Iterator[Metric]:
     for one in status.engines:
         name, report = one.info.engine_id, one.report
         up.add_metric([name], float(one.live))
-        if one.info.page_count:
-            usage.add_metric([name], 1 - report.free_pages / one.info.page_count)
         preempted.add_metric([name], report.preemptions)
-        requests.add_metric([name, "running"], report.running)
-        requests.add_metric([name, "waiting"], report.waiting)
-        for index, count in enumerate(report.slot_states):
-            slots.add_metric([name, _name(SLOT_STATES, index)], count)
         launches.add_metric([name, "prefill"], report.prefill_launches)
         launches.add_metric([name, "decode"], report.decode_launches)
+        if not one.live:
+            continue  # what it last said of its slots and pages is no longer so
+        if one.info.page_count:
+            usage.add_metric([name], 1 - report.free_pages / one.info.page_count)
+        requests.add_metric([name, "running"], report.running)
+        requests.add_metric([name, "waiting"], report.waiting)
+        for state, count in zip(SlotState, report.slot_states, strict=False):
+            slots.add_metric([name, state.name.lower()], count)
     paths = CounterMetricFamily("hostless:path_choice", "Requests placed, by read path.", labels=["path"])
-    for index, count in enumerate(status.path_choices):
-        paths.add_metric([_name(READ_PATHS, index)], count)
+    for path, count in enumerate(status.path_choices):
+        paths.add_metric([_READ_PATHS.get(path, str(path))], count)
     yield from (up, usage, preempted, requests, slots, launches, paths)
-
-
-def _name(names: tuple[str, ...], index: int) -> str:
-    return names[index] if index < len(names) else str(index)

@@ -94,14 +94,16 @@ class FrontendSession:
         except TimeoutError:
             return f"no connection within {CONNECT_TIMEOUT_S:g} s"
         call = self._stub.Session()
-        self.connected = True
-        log.info("session with the tokenizer", extra={"address": self.address})
         reason = ""
         try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await call.initial_metadata()  # sent by the tokenizer at once, when the session stands
+            self.connected = True
+            log.info("session with the tokenizer", extra={"address": self.address})
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read(call))
                 tasks.create_task(self._write(call))
-        except* (SessionLost, grpc.aio.AioRpcError) as ended:
+        except* (SessionLost, TimeoutError, grpc.aio.AioRpcError) as ended:
             reason = "; ".join(map(_in_words, ended.exceptions))
         finally:
             call.cancel()
@@ -156,4 +158,6 @@ class FrontendSession:
 
 
 def _in_words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the tokenizer did not open the session within {CONNECT_TIMEOUT_S:g} s"
     return str(error.details()) if isinstance(error, grpc.aio.AioRpcError) else str(error)
