@@ -93,11 +93,8 @@ def test_the_docs_carry_the_layout() -> None:
 
 def test_the_stub_names_what_the_module_has() -> None:
     tree = ast.parse((ROOT / "services/fabric/_ring.pyi").read_text())
-    named = {
-        node.target.id if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else node.name
-        for node in tree.body
-        if isinstance(node, ast.AnnAssign | ast.FunctionDef | ast.ClassDef)
-    }
+    named = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    named |= {ast.unparse(node.target) for node in tree.body if isinstance(node, ast.AnnAssign)}
     assert named == {name for name in dir(_ring) if not name.startswith("__")}
     for node in tree.body:
         if isinstance(node, ast.ClassDef):

@@ -30,7 +30,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
-    regions = []
+    regions: list[MemoryRegion] = []
 
     def make(slots: int = 64, words: int = 1 << 15, tokens_per_poll: int = 1 << 20) -> Rig:
         geometry = RingGeometry(slots, words, words)

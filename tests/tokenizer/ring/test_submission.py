@@ -127,7 +127,7 @@ def test_refuses_tokens_outside_the_vocabulary_and_other_types(rig: MakeRig) -> 
     with pytest.raises(BadRequest, match="token id 50000 is outside the vocabulary"):
         r.submitter.check(RingRequest(np.array([50_000], np.uint32), 1))
     with pytest.raises(BadRequest, match="uint32"):
-        r.submitter.check(RingRequest(np.array([1], np.int64), 1))  # type: ignore[arg-type]
+        r.submitter.check(RingRequest(np.array([1], np.int64), 1))
 
 
 def test_too_large_for_the_share_is_told_from_full(rig: MakeRig, request_of: MakeRequest) -> None:
