@@ -40,8 +40,12 @@ HOSTLESS_FN void end_lease(Context<P>& c, uint32_t f) {
   if (holds) {
     end_chosen(c, lease.slot_begin, lease.slot_count, Finish::cancelled, [](uint32_t) { return true; });
     bool runs = false;
-    for (uint32_t i = c.p.thread(); i < lease.slot_count; i += c.p.threads())
-      runs |= c.phases[lease.slot_begin + i] != Phase::idle;
+    for (uint32_t i = c.p.thread(); i < lease.slot_count; i += c.p.threads()) {
+      const uint32_t slot = lease.slot_begin + i;
+      if (c.phases[slot] == Phase::idle) continue;
+      runs = true;  // in the step in flight: landing will find its cancel flag
+      c.p.store_relaxed(&c.cancels[slot], c.requests[slot].record.generation);
+    }
     if (c.p.any(runs)) return;
     for_each(c.p, lease.slot_count, [&](uint32_t i) { clear_slot(c, lease.slot_begin + i); });
   }
