@@ -1,0 +1,19 @@
+"""What the agent has done since its start."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class AgentCounters:
+    loads: int = 0
+    """Load orders taken."""
+    loads_short: int = 0
+    """Loads answered with fewer blocks than asked."""
+    blocks_loaded: int = 0
+    bytes_loaded: int = 0
+    blocks_stored: int = 0
+    bytes_stored: int = 0
+    blocks_existing: int = 0
+    """Offered blocks that the store had, or was being given by somebody else."""
+    blocks_dropped: int = 0
+    """Offered blocks that were not stored: later misses."""

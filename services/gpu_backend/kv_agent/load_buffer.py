@@ -1,0 +1,36 @@
+"""The memory that the store writes blocks to (the prefill engine's buffer, D1)."""
+
+import secrets
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostless.v1.fabric_pb2 import RegionDescriptor
+from services.fabric.region import MemoryRegion
+
+
+class LoadBuffer:
+    """A region of `blocks` blocks. One that the store might still be writing to is never used again: after
+    `discard` the next use makes another, and the old one is revoked."""
+
+    def __init__(self, name: str, blocks: int, block_bytes: int) -> None:
+        self.blocks = blocks
+        self._name, self._block_bytes = name, block_bytes
+        self._region: MemoryRegion | None = None
+
+    def descriptor(self) -> RegionDescriptor:
+        """Raises OSError when there is no memory for the region."""
+        if self._region is None:
+            name = f"{self._name}.{secrets.token_hex(4)}"
+            self._region = MemoryRegion.create(name, self.blocks * self._block_bytes)
+        return self._region.descriptor()
+
+    def block(self, at: int) -> NDArray[np.uint8]:
+        assert self._region is not None
+        return self._region.view[at * self._block_bytes : (at + 1) * self._block_bytes]
+
+    def discard(self) -> None:
+        """Idempotent."""
+        if self._region is not None:
+            self._region.close()
+            self._region = None

@@ -1,0 +1,158 @@
+"""Loads: blocks from the store into pages, and always an answer (D1)."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.common import telemetry
+from services.common.keys import BLOCK_TOKENS
+from services.gpu_backend.kv_agent.counters import AgentCounters
+from services.gpu_backend.kv_agent.health import StoreHealth
+from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
+from services.gpu_backend.kv_agent.orders import Orders
+from services.gpu_backend.kv_agent.settings import AgentSettings
+from services.kvstore.client import StoreClient, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+WAITING = 4096
+"""Loads that may wait for a worker; more are answered with 0 at once."""
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """`keys` are those of the blocks that the request's own prompt begins with: no other block is accepted."""
+
+    order: np.void
+    pages: NDArray[np.uint32]
+    keys: list[bytes]
+    deadline: float
+    loaded: int = 0
+    unwanted: bool = False
+
+    @property
+    def request(self) -> tuple[int, int]:
+        return int(self.order["slot"]), int(self.order["generation"])
+
+    @property
+    def tokens(self) -> int:
+        return len(self.pages) * BLOCK_TOKENS
+
+
+class Loader:
+    """`run` it as a task. Every load that was submitted is answered by its deadline, whatever happens to the
+    store or to this task, and no page is touched after its answer."""
+
+    def __init__(
+        self,
+        orders: Orders,
+        kv_pages: NDArray[np.uint8],
+        client: StoreClient,
+        health: StoreHealth,
+        counters: AgentCounters,
+        settings: AgentSettings,
+        name: str,
+    ) -> None:
+        self._orders, self._kv_pages, self._client = orders, kv_pages, client
+        self._health, self._counters, self._settings = health, counters, settings
+        self._name = name
+        self._open: dict[tuple[int, int], Load] = {}
+        self._queue: asyncio.Queue[Load] = asyncio.Queue(WAITING)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens of loads that are not answered yet (read_q of D9)."""
+        return sum(load.tokens for load in self._open.values())
+
+    def submit(self, order: np.void, keys: list[bytes]) -> None:
+        """Answers at once what needs no store."""
+        deadline = time.monotonic() + self._settings.load_deadline_s
+        load = Load(order, self._orders.pages_of(order), keys, deadline)
+        self._counters.loads += 1
+        self._open[load.request] = load
+        if not keys or self._queue.full():
+            self._answer(load)
+        else:
+            self._queue.put_nowait(load)
+
+    def forget(self, slot: int, generation: int) -> None:
+        """The request has ended: its load is answered with what is there already."""
+        if (load := self._open.get((slot, generation))) is not None:
+            load.unwanted = True
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as workers:
+                for number in range(self._settings.load_workers):
+                    workers.create_task(self._work(f"{self._name}.load{number}"))
+        finally:
+            for load in list(self._open.values()):
+                self._answer(load)
+
+    async def _work(self, name: str) -> None:
+        block_bytes = self._kv_pages.shape[1]
+        share = self._settings.load_buffer_bytes // self._settings.load_workers
+        buffer = LoadBuffer(name, max(1, share // block_bytes), block_bytes)
+        try:
+            while True:
+                await self._serve(await self._queue.get(), buffer)
+        finally:
+            buffer.discard()
+
+    async def _serve(self, load: Load, buffer: LoadBuffer) -> None:
+        begun = time.monotonic()
+        try:
+            with telemetry.tracer.start_as_current_span("kv load") as span:
+                async with asyncio.timeout(load.deadline - begun):
+                    await self._fill(load, buffer)
+                span.set_attributes({"blocks": load.loaded, "asked": len(load.pages)})
+        except StoreUnavailable as error:
+            self._health.failed(error)
+        except (TimeoutError, OSError) as error:
+            log.warning("a load was cut short", extra={"slot": load.request[0], "why": repr(error)})
+        finally:
+            self._answer(load)
+
+    async def _fill(self, load: Load, buffer: LoadBuffer) -> None:
+        """Reads batch after batch until all is there, or something is missing."""
+        if load.unwanted or not self._health.available:
+            return
+        timeout_s = self._settings.read_timeout_s
+        async with self._client.lease(load.keys, self._settings.load_deadline_s, timeout_s) as hit:
+            self._health.answered()
+            while load.loaded < min(hit.hit, len(load.pages)) and not load.unwanted:
+                count = min(buffer.blocks, hit.hit - load.loaded)
+                got = await self._read(hit.lease_id, load.loaded, count, buffer)
+                for at in range(got):
+                    self._kv_pages[load.pages[load.loaded]] = buffer.block(at)
+                    load.loaded += 1
+                    await asyncio.sleep(0)  # the event loop is shared
+                if got < count:
+                    return
+
+    async def _read(self, lease_id: int, first: int, count: int, buffer: LoadBuffer) -> int:
+        target = buffer.descriptor()
+        try:
+            got = await self._client.read(
+                lease_id, first, count, self._kv_pages.shape[1], target, timeout_s=self._settings.read_timeout_s
+            )
+        except BaseException:
+            buffer.discard()  # the store may still be writing
+            raise
+        if got.blocks < count:
+            log.info("fewer blocks than expected", extra={"got": got.blocks, "asked": count, "why": got.reason})
+        return got.blocks
+
+    def _answer(self, load: Load) -> None:
+        """Once a load: only what is open is answered."""
+        if self._open.get(load.request) is not load:
+            return
+        del self._open[load.request]
+        self._orders.answer_load(load.order, load.loaded)
+        self._counters.blocks_loaded += load.loaded
+        self._counters.bytes_loaded += load.loaded * self._kv_pages.shape[1]
+        self._counters.loads_short += load.loaded < len(load.pages)
