@@ -115,3 +115,10 @@ def require(condition: bool, message: str) -> None:
     """For __post_init__ of settings: raises SettingError(message) unless the condition holds."""
     if not condition:
         raise SettingError(message)
+
+
+def require_address(name: str, address: str) -> None:
+    """For __post_init__: raises SettingError unless `address` is host:port with a port from 0 to 65535."""
+    host, _, port = address.rpartition(":")
+    valid = bool(host) and port.isascii() and port.isdigit() and int(port) <= 65535
+    require(valid, f"{name}: {address!r} is not host:port")

@@ -25,7 +25,12 @@ def assemble(settings: BackendSettings, engine: Engine, port: int) -> Backend:
         scheduler = HostScheduler(
             ring.buffer,
             engine,
-            SchedulerSettings(lanes=settings.batch, step_tokens=settings.step_tokens, pages=pages),
+            SchedulerSettings(
+                lanes=settings.batch,
+                step_tokens=settings.step_tokens,
+                pages=pages,
+                watchdog_s=settings.step_limit_s,
+            ),
             max_context=max_context,
         )
     except BaseException:

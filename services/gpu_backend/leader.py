@@ -40,12 +40,15 @@ class Leader:
         self._info = info
         self._report = report
         self._busy_s, self._idle_s = busy_s, idle_s
+        self._led = False  # a stream is open
         self._news = asyncio.Event()
         self._asked = self._told = 0  # calls of tell_now; how many of them the scheduler has answered
         self._answered = asyncio.Condition()
 
     async def tell_now(self, timeout_s: float) -> bool:
-        """Reports at once; True when the scheduler has taken note, False if it didn't in time."""
+        """Reports at once; True when the scheduler has taken note, False if it is away or didn't in time."""
+        if not self._led:
+            return False
         self._asked += 1
         mine = self._asked
         self._news.set()
@@ -78,6 +81,7 @@ class Leader:
                 except grpc.aio.AioRpcError as error:
                     reason = error.details() or error.code().name
                 finally:
+                    self._led = False
                     call.cancel()
                 if not said:
                     log.warning("no global scheduler", extra={"address": self._address, "reason": reason})
@@ -93,6 +97,7 @@ class Leader:
             asked, report = self._asked, self._report()
             async with asyncio.timeout(ANSWER_S):
                 await call.write(pb.LeaderUp(group_id=self._group_id, engines=engines, reports=[report]))
+                self._led = True
                 answer = await call.read()
             if answer is grpc.aio.EOF:
                 return

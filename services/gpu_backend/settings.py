@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.common import paths
-from services.common.settings import require, setting
+from services.common.settings import require, require_address, setting
 
 ENGINES = ("torch", "synthetic")
 DEFAULT_LANES = {"torch": 16, "synthetic": 256}
@@ -47,12 +47,17 @@ class BackendSettings:
     idle_report_ms: int = setting(1000, "pause between reports while there are none")
     drain_s: float = setting(5.0, "time that running requests have after SIGTERM")
     patience_s: float = setting(30.0, "without progress for so long the engine takes no more requests")
+    step_limit_s: float = setting(120.0, "a step that takes longer ends the process with an error; 0: never")
     log_level: str = setting("info", "debug, info, warning or error")
 
     def __post_init__(self) -> None:
         require(self.engine in ENGINES, f"engine: {self.engine!r} is not one of {', '.join(ENGINES)}")
-        require(":" in self.address, f"address: {self.address!r} is not host:port")
-        for name in ("threads", "max_context", "lanes", "kv_pages", "lease_grace_ms"):
+        require_address("address", self.address)
+        require_address("scheduler", self.scheduler)
+        for name in ("advertise", "metrics_address", "kvstore"):
+            if getattr(self, name):
+                require_address(_flag(name), getattr(self, name))
+        for name in ("threads", "max_context", "lanes", "kv_pages", "lease_grace_ms", "step_limit_s"):
             require(getattr(self, name) >= 0, f"{_flag(name)}: {getattr(self, name)} is negative")
         for name in ("step_tokens", "slots", "prompt_words", "token_words", "lease_ttl_ms", "report_ms",
                      "idle_report_ms", "drain_s", "patience_s"):  # fmt: skip
@@ -65,7 +70,7 @@ class BackendSettings:
     @property
     def batch(self) -> int:
         """Lanes, with the default filled in."""
-        return self.lanes or DEFAULT_LANES[self.engine]
+        return self.lanes or min(DEFAULT_LANES[self.engine], self.slots)
 
     @property
     def model_folder(self) -> Path:

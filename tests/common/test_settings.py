@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.common.settings import SettingError, load, require, setting
+from services.common.settings import SettingError, load, require, require_address, setting
 
 
 @dataclass(frozen=True)
@@ -52,3 +52,14 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for flag in ("--port", "--rate", "--name", "--fast", "--tags", "HOSTLESS_EXAMPLE_PORT"):
         assert flag in shown
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":80", "host:port", "host:65536", "host:-1", "host:²"])
+def test_what_is_no_address_is_named(address: str) -> None:
+    with pytest.raises(SettingError, match=r"peer: .* is not host:port"):
+        require_address("peer", address)
+
+
+@pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:65535", "[::1]:80"])
+def test_addresses(address: str) -> None:
+    require_address("peer", address)
