@@ -29,7 +29,7 @@ class AgentSettings:
     """A store that was away is left alone for so long; meanwhile loads are answered with 0 and stores dropped."""
     busy_poll_s: float = 0.005
     """Between two looks for orders while a request is known."""
-    idle_poll_s: float = 0.02
+    idle_poll_s: float = 0.05
     """Between two looks when there was nothing for long."""
 
     def __post_init__(self) -> None:
