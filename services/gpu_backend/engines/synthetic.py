@@ -1,9 +1,10 @@
 """An engine without a model: a known token sequence at a set rate, to load everything around it.
 
 The token at position p is words[p % len(words)], or, if `contextual`, chosen by a hash of all tokens
-before it that is read from the KV pages: equal outputs then mean equal KV. A decode step takes 1 / decode_rate seconds whatever
-its batch, a prefill step its tokens / prefill_rate. KV pages are real but tiny: K holds the token, V a
-running hash of all tokens up to it, so that a page from anywhere else is found out when verified.
+before it that is read from the KV pages: equal outputs then mean equal KV. A decode step takes
+1 / decode_rate seconds whatever its batch, a prefill step its tokens / prefill_rate. KV pages are real
+but tiny: K holds the token, V a running hash of all tokens up to it, so that a page from anywhere else
+is found out when verified.
 """
 
 import threading
@@ -118,7 +119,8 @@ class SyntheticEngine:
     def _hashes(self, view: StepView, index: NDArray[np.intp], positions: NDArray[np.int64]) -> NDArray[np.uint32]:
         """V of one position of each sequence in `index`."""
         pages = view.block_tables[view.sequences["lane"][index], positions // PAGE_TOKENS]
-        return self._kv[pages, 1, positions % PAGE_TOKENS]
+        hashes: NDArray[np.uint32] = self._kv[pages, 1, positions % PAGE_TOKENS]
+        return hashes
 
     def _write_singles(self, view: StepView, index: NDArray[np.intp]) -> None:
         rows = view.sequences[index]

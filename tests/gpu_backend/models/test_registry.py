@@ -1,0 +1,119 @@
+"""Folders: what is found, what is refused, and when two models have one identity."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from services.gpu_backend.models.config import ModelError
+from services.gpu_backend.models.registry import load
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    config = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+
+
+def edit_weights(folder: Path, **changes: torch.Tensor | None) -> None:
+    file = folder / "model.safetensors"
+    weights = {**load_file(file), **{name.replace("__", "."): value for name, value in changes.items()}}
+    save_file({name: value for name, value in weights.items() if value is not None}, file)
+
+
+def test_shards_equal_one_file(tiny: Any, saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sharded"
+    tiny.save_pretrained(folder, max_shard_size="50KB")
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    whole: Any = load(saved).model
+    sharded: Any = load(folder).model
+    assert all(torch.equal(a.qkv, b.qkv) for a, b in zip(whole._layers, sharded._layers, strict=True))
+    next(iter(sorted(folder.glob("*.safetensors")))).unlink()
+    with pytest.raises(ModelError, match=r"model-00001-of-\d+\.safetensors: missing"):
+        load(folder)
+
+
+def test_a_config_of_transformers_4_is_read(saved: Path) -> None:
+    edit_config(saved, rope_parameters=None, rope_theta=123.0, rope_scaling=None)
+    assert load(saved).model.config.rope_theta == 123.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "qwen3"}, "architecture 'qwen3' is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "RoPE scaling 'yarn' is not supported"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "'factor' is None"),
+        ({"attention_bias": True}, "attention_bias True is not supported"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantized by 'awq'"),
+        ({"num_hidden_layers": None}, "'num_hidden_layers' is None"),
+        ({"num_key_value_heads": 3}, "4 heads can't share 3 KV heads"),
+        ({"hidden_size": "64"}, "'hidden_size' is '64'"),
+    ],
+)
+def test_a_config_that_asks_for_more_is_refused(changes: dict[str, Any], message: str, saved: Path) -> None:
+    edit_config(saved, **changes)
+    with pytest.raises(ModelError, match=rf"config\.json: .*{message}"):
+        load(saved)
+
+
+def test_damaged_weights_are_named(saved: Path) -> None:
+    edit_weights(saved, model__layers__1__mlp__up_proj__weight=None)
+    with pytest.raises(ModelError, match=r"'model\.layers\.1\.mlp\.up_proj\.weight' is in none"):
+        load(saved)
+    edit_weights(saved, model__layers__1__mlp__up_proj__weight=torch.zeros(96, 63))
+    with pytest.raises(ModelError, match=r"model\.safetensors: tensor .* shape \[96, 63\]; the model needs \[96, 64\]"):
+        load(saved)
+    edit_weights(saved, model__layers__1__mlp__up_proj__weight=torch.zeros(96, 64, dtype=torch.int8))
+    with pytest.raises(ModelError, match=r"is torch\.int8"):
+        load(saved)
+    file = saved / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ModelError, match=r"model\.safetensors: not a whole safetensors file"):
+        load(saved)
+
+
+def test_folders_without_one_model_are_refused(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such folder"):
+        load(tmp_path / "nothing")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ModelError, match=r"neither a \*\.gguf nor a config\.json"):
+        load(empty)
+    for name in "ab":
+        (empty / f"{name}.gguf").touch()
+    with pytest.raises(ModelError, match=r"several GGUF files \(a\.gguf, b\.gguf\)"):
+        load(empty)
+    (saved / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"a config\.json but no \*\.safetensors"):
+        load(saved)
+    with pytest.raises(ModelError, match="dtype 'int4'"):
+        load(saved, "int4")
+
+
+def test_identity_is_of_content(saved: Path, make_llama: Callable[..., Any], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(saved, copy, ignore=shutil.ignore_patterns("copy"))
+    first = load(saved).identity
+    assert load(copy).identity == first
+    edit_config(copy, rms_norm_eps=1e-4)
+    assert load(copy).identity != first
+    tuned = load_file(saved / "model.safetensors")
+    tuned["model.norm.weight"][0] += 0.001
+    save_file(tuned, saved / "model.safetensors")
+    assert load(saved).identity != first
+
+
+def test_loading_reports_progress(saved: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    load(saved, progress=lambda *event: seen.append(event))
+    assert {what for what, _, _ in seen} >= {"hashing", "model.layers.1.mlp.down_proj.weight", "loaded"}
+    assert all(0 < done <= total for _, done, total in seen)
+    loading = [done for what, done, _ in seen if what != "hashing"]
+    assert loading == sorted(loading)
