@@ -37,16 +37,14 @@ async def serve(settings: BackendSettings, life: lifecycle.Lifecycle) -> None:
         backend = assemble(settings, engine, server.port)
         stack.push_async_callback(backend.close)
         registry.register(BackendCollector(backend))
-        backend.start()
         service.backend = backend
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(backend.leader.run()), tasks.create_task(backend.tend(server.set_serving))]
+            running = tasks.create_task(backend.run(server.set_serving))
             log.info("serving", extra={"port": server.port, "engine_id": backend.info.engine_id})
             await life.until_stopping()
             await server.set_serving(False)
             await backend.drain(settings.drain_s)
-            for task in running:
-                task.cancel()
+            running.cancel()
     log.info("stopped")
 
 

@@ -9,10 +9,13 @@ from services.fabric.region import MemoryRegion
 from services.fabric.ring import RingGeometry, RingOwner
 from services.gpu_backend.backend import Backend
 from services.gpu_backend.engine import PAGE_TOKENS, Engine
+from services.gpu_backend.kv_agent import AgentSettings, KvAgent, RingPrompts
+from services.gpu_backend.kv_link import KvLink
 from services.gpu_backend.loading import context_of
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.gpu_backend.settings import BackendSettings
+from services.kvstore.client import StoreClient
 
 
 def assemble(settings: BackendSettings, engine: Engine, port: int) -> Backend:
@@ -30,12 +33,19 @@ def assemble(settings: BackendSettings, engine: Engine, port: int) -> Backend:
                 step_tokens=settings.step_tokens,
                 pages=pages,
                 watchdog_s=settings.step_limit_s,
+                kv_orders=bool(settings.kvstore),
             ),
             max_context=max_context,
         )
     except BaseException:
         ring.region.close()
         raise
+    kv_link = None
+    if settings.kvstore:
+        client = StoreClient(settings.kvstore)
+        prompts, name = RingPrompts(ring), _region_name(engine_id)
+        agent = KvAgent(scheduler.orders, prompts, engine.kv_pages, client, AgentSettings(), name)
+        kv_link = KvLink(agent, client)
     info = pb.EngineInfo(
         engine_id=engine_id,
         address=settings.advertised(port),
@@ -49,15 +59,14 @@ def assemble(settings: BackendSettings, engine: Engine, port: int) -> Backend:
         kv_layout=engine.geometry.kv_layout,
         model_path=str(settings.model_folder),
     )
-    return Backend(settings, info, engine, ring, scheduler)
+    return Backend(settings, info, engine, ring, scheduler, kv_link)
 
 
 def _create_ring(settings: BackendSettings, engine_id: str, engine: Engine, max_context: int) -> RingOwner:
     """A new ring in a region of its own, whose stale predecessor is removed."""
     geometry = RingGeometry(settings.slots, settings.prompt_words, settings.token_words)
-    name = "ring-" + "".join(c if c.isalnum() or c in "._-" else "-" for c in engine_id)
     try:
-        region = MemoryRegion.create(name, geometry.size_bytes)
+        region = MemoryRegion.create(f"ring.{_region_name(engine_id)}", geometry.size_bytes)
     except RegionInUse as error:
         raise SettingError(f"engine-id: {engine_id!r} is taken: {error}") from None
     except OSError as error:
@@ -71,3 +80,8 @@ def _create_ring(settings: BackendSettings, engine_id: str, engine: Engine, max_
         vocab_size=engine.geometry.vocab,
         page_count=len(engine.kv_pages),
     )
+
+
+def _region_name(engine_id: str) -> str:
+    """As much of the id as the name of a file in memory can hold."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in engine_id)

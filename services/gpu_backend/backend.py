@@ -12,9 +12,10 @@ from services.fabric import _ring
 from services.fabric.ring import EngineState, RingOwner
 from services.fabric.ring.layout import header_field_offset
 from services.gpu_backend.engine import Engine
+from services.gpu_backend.kv_link import KvLink
 from services.gpu_backend.leader import Leader
 from services.gpu_backend.leases import Lease, LeaseTable
-from services.gpu_backend.reports import RingGauge, RingLoad, make_report
+from services.gpu_backend.reports import RingGauge, RingLoad, StoreTraffic, make_report
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.settings import BackendSettings
 from services.gpu_backend.watchdog import Watchdog
@@ -39,15 +40,22 @@ class EngineFailed(RuntimeError):
 
 
 class Backend:
-    """Everything of one loaded engine. `start`, `tend` as a task, then `drain` and `close`."""
+    """Everything of one loaded engine: `run` as a task, then `drain`, then `close`."""
 
     def __init__(
-        self, settings: BackendSettings, info: pb.EngineInfo, engine: Engine, ring: RingOwner, scheduler: HostScheduler
+        self,
+        settings: BackendSettings,
+        info: pb.EngineInfo,
+        engine: Engine,
+        ring: RingOwner,
+        scheduler: HostScheduler,
+        kv_link: KvLink | None,
     ) -> None:
         self.settings = settings
         self.region = ring.region
         self.info = info
         self.scheduler = scheduler
+        self.kv_link = kv_link
         self.leases = LeaseTable(ring, settings.lease_ttl_ms / 1000, settings.lease_grace_ms / 1000, time.monotonic)
         self.gauge = RingGauge(ring)
         self.leader = Leader(
@@ -72,7 +80,9 @@ class Backend:
         return "the engine is draining" if self._draining else self.stuck
 
     def report(self) -> pb.EngineReport:
-        return make_report(self.info.engine_id, self.gauge.read(), self.scheduler.counters(), not self.refusal, 0)
+        store = self.kv_link.traffic() if self.kv_link else StoreTraffic()
+        counters, accepting = self.scheduler.counters(), not self.refusal
+        return make_report(self.info.engine_id, self.gauge.read(), counters, store, accepting)
 
     # --- leases ---
 
@@ -84,14 +94,20 @@ class Backend:
 
     # --- life ---
 
-    def start(self) -> None:
-        self.scheduler.start()
+    async def run(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
+        """Serves until cancelled; `close` is the caller's to await in any case.
 
-    async def tend(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
-        """Ends late leases, looks whether the engine gets on, and tells `set_serving` when that changes.
-
-        Runs for ever. Raises EngineFailed.
+        `set_serving` is told when the engine starts or stops to take requests. Raises EngineFailed.
         """
+        self.scheduler.start()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.leader.run())
+            tasks.create_task(self._tend(set_serving))
+            if self.kv_link:
+                tasks.create_task(self.kv_link.agent.run())
+
+    async def _tend(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
+        """Ends late leases and looks whether the engine gets on."""
         serving = False
         while True:
             load = self.gauge.read()
@@ -105,7 +121,8 @@ class Backend:
             await asyncio.sleep(IDLE_LOOK_S if idle else BUSY_LOOK_S)
 
     async def drain(self, timeout_s: float) -> int:
-        """No new requests; waits until the running ones have ended and their front ends have read them.
+        """No new requests; waits until the running ones have ended, their front ends have read them, and their
+        KV blocks are stored.
 
         Returns how many are unfinished when the time is up. May be called again.
         """
@@ -116,7 +133,7 @@ class Backend:
             if not await self.leader.tell_now(min(TELL_S, timeout_s)):
                 log.warning("the global scheduler was not told of the draining")
             self.scheduler.drain()
-        while (load := self.gauge.read()).requests or (self._unread(load) and self.leases.held):
+        while (load := self.gauge.read()).requests or self._owes(load):
             if time.monotonic() >= give_up:
                 log.warning("drained in part", extra={"unfinished": load.requests, "unread": self._unread(load)})
                 break
@@ -126,6 +143,8 @@ class Backend:
     async def close(self) -> None:
         """Ends leases, scheduler, ring and engine; what still ran is lost. Raises TimeoutError if a step won't end."""
         self.leases.end_all()
+        if self.kv_link:
+            await self.kv_link.client.close()
         try:
             await asyncio.to_thread(self.scheduler.stop, STOP_S)
         finally:
@@ -145,6 +164,11 @@ class Backend:
             self.stuck = stuck
             self.leader.tell_soon()
         self.stuck = stuck
+
+    def _owes(self, load: RingLoad) -> bool:
+        """Whether somebody still waits for what ended requests left behind."""
+        unread = bool(self._unread(load) and self.leases.held)
+        return unread or bool(self.kv_link and not self.kv_link.agent.idle)
 
     def _unread(self, load: RingLoad) -> int:
         """Slots that are complete and wait for their front end."""

@@ -7,6 +7,7 @@ from prometheus_client.registry import Collector
 
 from services.fabric.ring import SlotState
 from services.gpu_backend.backend import Backend
+from services.gpu_backend.kv_agent import KvAgent
 
 COUNTERS = {
     "prompt_tokens": "Prompt tokens computed by prefill.",
@@ -26,6 +27,18 @@ GAUGES = {
     "prefilling": "Requests whose prompt is being computed.",
     "free_pages": "KV pages that nobody holds.",
     "free_lanes": "Places in the batch that nobody holds.",
+}
+
+
+STORE_COUNTERS = {
+    "loads": "Requests whose KV was asked of the store.",
+    "loads_short": "Loads that brought fewer blocks than asked.",
+    "blocks_loaded": "KV blocks loaded from the store.",
+    "bytes_loaded": "Their bytes.",
+    "blocks_stored": "KV blocks made durable in the store.",
+    "bytes_stored": "Their bytes.",
+    "blocks_dropped": "KV blocks offered and not stored.",
+    "blocks_existing": "KV blocks offered that the store had.",
 }
 
 
@@ -58,6 +71,18 @@ class BackendCollector(Collector):
         usage = GaugeMetricFamily("hostless:kv_cache_usage_perc", "Share of KV pages held.", labels=["engine"])
         usage.add_metric([engine_id], 1 - counters["free_pages"] / backend.info.page_count)
         yield usage
+        if backend.kv_link:
+            yield from _store_metrics(engine_id, backend.kv_link.agent)
         leases = GaugeMetricFamily("hostless:front_end_leases", "Front ends attached.", labels=["engine"])
         leases.add_metric([engine_id], len(backend.leases.held))
         yield leases
+
+
+def _store_metrics(engine_id: str, agent: KvAgent) -> Iterable[Metric]:
+    for name, text in STORE_COUNTERS.items():
+        counter = CounterMetricFamily(f"hostless:kv_{name}", text, labels=["engine"])
+        counter.add_metric([engine_id], getattr(agent.counters, name))
+        yield counter
+    queue = GaugeMetricFamily("hostless:kv_read_queue_tokens", "Tokens waiting to be loaded.", labels=["engine"])
+    queue.add_metric([engine_id], agent.read_queue_tokens)
+    yield queue

@@ -19,12 +19,8 @@ UNFINISHED = (
 )
 """States of a slot whose request has not ended."""
 
-UNREAD = (SlotState.PREFILL_PENDING, SlotState.PREFILL_PROCESSING, SlotState.KV_PENDING)
-"""States in which the stored part of a prompt may still have to be read."""
-
-
 # By state, for all that a word's four bits can hold.
-_UNFINISHED, _UNREAD = (np.isin(np.arange(16), states) for states in (UNFINISHED, UNREAD))
+_UNFINISHED = np.isin(np.arange(16), UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,6 @@ class RingLoad:
     slot_states: list[int]  # slots in each SlotState
     requests: int  # seq_e
     tokens: int  # tok_e
-    read_queue_tokens: int  # read_q, at most: what is being computed counts until its first token
 
 
 class RingGauge:
@@ -54,25 +49,32 @@ class RingGauge:
         _ring.read_into(self._buffer, self._words_at, words)
         slots = unpack(words)
         unfinished = np.flatnonzero(_UNFINISHED[slots.states])
-        unread = np.flatnonzero(_UNREAD[slots.states])
         prompts = int(self._records["prompt_count"][unfinished].sum(dtype=np.uint64))
         return RingLoad(
             slot_states=np.bincount(slots.states, minlength=len(SlotState)).tolist(),
             requests=len(unfinished),
             tokens=prompts + int(slots.tokens[unfinished].sum(dtype=np.uint64)),
-            read_queue_tokens=int(self._records["cached_tokens"][unread].sum(dtype=np.uint64)),
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StoreTraffic:
+    """What the KV agent tells; all 0 without one."""
+
+    read_queue_tokens: int = 0  # read_q
+    blocks_stored: int = 0
+    blocks_dropped: int = 0
+
+
 def make_report(
-    engine_id: str, load: RingLoad, counters: Mapping[str, int], accepting: bool, blocks_stored: int
+    engine_id: str, load: RingLoad, counters: Mapping[str, int], store: StoreTraffic, accepting: bool
 ) -> pb.EngineReport:
     """`counters` are the scheduler core's, by the names of state.hpp's Counters."""
     return pb.EngineReport(
         engine_id=engine_id,
         requests=load.requests,
         tokens=load.tokens,
-        read_queue_tokens=load.read_queue_tokens,
+        read_queue_tokens=store.read_queue_tokens,
         free_pages=counters["free_pages"],
         running=counters["running"],
         waiting=load.requests - min(load.requests, counters["running"]),
@@ -83,7 +85,7 @@ def make_report(
         cached_tokens=counters["cached_tokens"],
         generated_tokens=counters["generated_tokens"],
         preemptions=counters["preemptions"],
-        blocks_stored=blocks_stored,
-        blocks_dropped=counters["blocks_dropped"],
+        blocks_stored=store.blocks_stored,
+        blocks_dropped=counters["blocks_dropped"] + store.blocks_dropped,
         accepting=accepting,
     )

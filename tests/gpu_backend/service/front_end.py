@@ -29,8 +29,10 @@ class FrontEnd:
     async def attach(cls, engine: EngineClient, name: str = "test") -> Self:
         return cls(await engine.attach(name))
 
-    def submit(self, prompt: list[int], max_tokens: int) -> int:
-        """Returns the request's number."""
+    def submit(
+        self, prompt: list[int], max_tokens: int, kv_root: bytes = bytes(16), cached: int = 0, kv_lease: int = 0
+    ) -> int:
+        """Returns the request's number. With `kv_root` its blocks are stored; `cached` tokens are to be loaded."""
         number, share = len(self._requests), self.ring.share
         slots = np.array([share.slot_begin + number], np.uint64)
         word = int(self.ring.read_words()[number])
@@ -40,6 +42,8 @@ class FrontEnd:
         record["prompt_begin"] = share.prompt_begin + number * (share.prompt_count // share.slot_count)
         record["prompt_count"], record["max_tokens"], record["top_p"] = len(prompt), max_tokens, 1.0
         record["token_begin"] = self._token_begin(number)
+        record["kv_root"][0] = np.frombuffer(kv_root, np.uint8)
+        record["cached_tokens"], record["kv_lease"] = cached, kv_lease
         counts = np.array([len(prompt)], np.uint64)
         self.ring.write_prompts(record["prompt_begin"].astype(np.uint64), counts, np.array(prompt, np.uint32))
         self.ring.write_records(slots, record)
@@ -56,6 +60,12 @@ class FrontEnd:
     def tokens(self, number: int) -> list[int]:
         begin, count = np.array([self._token_begin(number)], np.uint64), np.array([self.look(number)[2]], np.uint64)
         return self.ring.read_tokens(begin, count).tolist()
+
+    def cached(self, number: int) -> int:
+        """Prompt tokens of a finished request that were loaded."""
+        return int(
+            self.ring.read_reports(np.array([self.ring.share.slot_begin + number], np.uint64))["cached_tokens"][0]
+        )
 
     async def finished(self, number: int) -> Finish:
         await until(lambda: self.look(number)[0] is SlotState.DECODE_COMPLETED)

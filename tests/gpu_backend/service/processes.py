@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -25,7 +25,9 @@ SMALL = [
 NOBODY = "127.0.0.1:1"
 
 
-class EngineProcess:
+class ServiceProcess:
+    """`address` is set once it serves."""
+
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.address = ""
@@ -50,15 +52,12 @@ class EngineProcess:
 
 
 @asynccontextmanager
-async def engine(
-    shm: Path, *flags: str, scheduler: str = NOBODY, address: str = "127.0.0.1:0", wait: bool = True
-) -> AsyncIterator[EngineProcess]:
-    """A synthetic engine whose ring lies in `shm`. Later flags win over earlier ones."""
-    argv = ["-m", "services.gpu_backend", "--address", address, "--metrics-address", "", "--scheduler", scheduler]
-    pipe = asyncio.subprocess.PIPE
-    environ = {**os.environ, "HOSTLESS_SHM": str(shm)}
-    process = await asyncio.create_subprocess_exec(sys.executable, *argv, *SMALL, *flags, stderr=pipe, env=environ)
-    running = EngineProcess(process)
+async def service(name: str, shm: Path, *flags: str, wait: bool = True) -> AsyncIterator[ServiceProcess]:
+    """python -m services.`name`, on a free port unless the flags say otherwise, its shared memory in `shm`."""
+    argv = ["-m", f"services.{name}", "--address", "127.0.0.1:0", "--metrics-address", "", *flags]
+    pipe, environ = asyncio.subprocess.PIPE, {**os.environ, "HOSTLESS_SHM": str(shm)}
+    process = await asyncio.create_subprocess_exec(sys.executable, *argv, stderr=pipe, env=environ)
+    running = ServiceProcess(process)
     try:
         if wait:
             await running.serving()
@@ -67,6 +66,13 @@ async def engine(
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+def engine(
+    shm: Path, *flags: str, scheduler: str = NOBODY, wait: bool = True
+) -> AbstractAsyncContextManager[ServiceProcess]:
+    """A small synthetic engine. Later flags win over earlier ones."""
+    return service("gpu_backend", shm, "--scheduler", scheduler, *SMALL, *flags, wait=wait)
 
 
 @asynccontextmanager

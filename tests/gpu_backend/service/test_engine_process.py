@@ -11,14 +11,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hostless.v1 import scheduler_pb2
 from services.common import rpc
+from services.common.keys import block_keys, root_key
 from services.fabric.errors import FabricError, StaleRegion
 from services.fabric.ring import EngineState, Finish, RingOwner, SlotState
 from services.fabric.transports import open_region
 from services.global_scheduler.client import SchedulerClient
 from services.gpu_backend.client import EngineBusy, EngineClient, EngineUnavailable, LeaseEnded
 from services.gpu_backend.service import NAME, EngineService
+from services.kvstore.client import StoreClient
 from tests.gpu_backend.service.front_end import WAIT_S, FrontEnd, until
-from tests.gpu_backend.service.processes import engine, scheduler
+from tests.gpu_backend.service.processes import engine, scheduler, service
 
 WORDS = [11, 22, 33, 44, 55]
 FAST = ("--synthetic-words", ",".join(map(str, WORDS)), "--synthetic-tokens-per-s", "2000")
@@ -260,9 +262,41 @@ async def test_an_engine_whose_step_never_ends_says_so_and_ends(tmp_path: Path) 
         await client.close()
 
 
+async def test_the_next_turn_loads_what_the_first_one_computed_even_from_another_engine(tmp_path: Path) -> None:
+    prompt = list(range(1, 301))
+    async with (
+        scheduler() as address,
+        service("kvstore", tmp_path, "--path", str(tmp_path / "store")) as store,
+        StoreClient(store.address) as blocks,
+        SchedulerClient(address) as mesh,
+    ):
+        async with engine(tmp_path, *FAST, "--kvstore", store.address, scheduler=address) as first:
+            (info,) = (await table(mesh, 1)).engines
+            root = root_key(info.kv_layout, "")
+            front_end = await FrontEnd.attach(client := EngineClient(first.address))
+            number = front_end.submit(prompt, 100, kv_root=root)
+            assert await front_end.finished(number) is Finish.LENGTH
+            turn = prompt + front_end.tokens(number)
+            front_end.release(number)
+            first.process.send_signal(signal.SIGTERM)  # what is on its way to the store gets there
+            code, said = await first.ended()
+            assert (code, "in part" in said) == (0, False), said
+            await client.close()
+        keys = block_keys(root, turn[:-1])
+        hit = await blocks.lookup(keys, ttl_s=30)
+        assert hit.hit == len(keys) == 6
+        async with engine(tmp_path, *FAST, "--kvstore", store.address) as second:
+            front_end = await FrontEnd.attach(client := EngineClient(second.address))
+            number = front_end.submit(turn, 10, kv_root=root, cached=64 * hit.hit, kv_lease=hit.lease_id)
+            assert await front_end.finished(number) is Finish.LENGTH
+            assert front_end.cached(number) == 64 * len(keys)
+            assert front_end.tokens(number) == expected(turn, 10)
+            await client.close()
+
+
 async def test_nothing_is_leased_while_the_engine_loads() -> None:
-    service = EngineService()
-    async with rpc.serve("127.0.0.1:0", service.register, [NAME], grace_s=0, serving=False) as server:
+    loading = EngineService()
+    async with rpc.serve("127.0.0.1:0", loading.register, [NAME], grace_s=0, serving=False) as server:
         client = EngineClient(f"127.0.0.1:{server.port}")
         with pytest.raises(EngineUnavailable, match="loading"):
             await client.attach("early")

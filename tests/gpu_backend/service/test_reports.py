@@ -11,7 +11,7 @@ from services.fabric import _ring
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import Finish, RingGeometry, RingOwner, SlotState
 from services.fabric.ring.layout import RECORD
-from services.gpu_backend.reports import RingGauge, RingLoad, make_report
+from services.gpu_backend.reports import RingGauge, RingLoad, StoreTraffic, make_report
 
 GEOMETRY = RingGeometry(slots=64, prompt_words=1024, token_words=1024)
 
@@ -37,31 +37,31 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RingOwner]:
 
 slots = st.dictionaries(
     st.integers(0, GEOMETRY.slots - 1),
-    st.tuples(st.sampled_from(SlotState), st.integers(0, 2**31), st.integers(0, 2**31), st.integers(0, 64)),
+    st.tuples(st.sampled_from(SlotState), st.integers(0, 2**31), st.integers(0, 2**31)),
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(slots)
-def test_load_equals_counting_by_hand(ring: RingOwner, filled: dict[int, tuple[SlotState, int, int, int]]) -> None:
+def test_load_equals_counting_by_hand(ring: RingOwner, filled: dict[int, tuple[SlotState, int, int]]) -> None:
     fields = ring.geometry.fields()
     records = ring.buffer[fields["records_offset"] :][: RECORD.itemsize * GEOMETRY.slots].view(RECORD)
-    states, requests, tokens, unread = [0] * len(SlotState), 0, 0, 0
+    states, requests, tokens = [0] * len(SlotState), 0, 0
     for slot in range(GEOMETRY.slots):
-        state, generated, prompt, cached = filled.get(slot, (SlotState.EMPTY, 0, 5, 5))
+        state, generated, prompt = filled.get(slot, (SlotState.EMPTY, 0, 5))
         word = _ring.slot_word(state, Finish.NONE, 1, generated)
         _ring.store_release_u64(ring.buffer, fields["words_offset"] + 8 * slot, word)
-        records["prompt_count"][slot], records["cached_tokens"][slot] = prompt, cached
+        records["prompt_count"][slot] = prompt
         states[state] += 1
         if state not in (SlotState.EMPTY, SlotState.DECODE_COMPLETED):
             requests, tokens = requests + 1, tokens + prompt + generated
-        if state in (SlotState.PREFILL_PENDING, SlotState.PREFILL_PROCESSING, SlotState.KV_PENDING):
-            unread += cached
-    assert RingGauge(ring).read() == RingLoad(states, requests, tokens, unread)
+    assert RingGauge(ring).read() == RingLoad(states, requests, tokens)
 
 
 def test_waiting_is_what_does_not_run() -> None:
-    load = RingLoad([60, 0, 1, 2, 1, 0, 0], requests=4, tokens=100, read_queue_tokens=64)
-    report = make_report("e", load, COUNTERS, accepting=True, blocks_stored=3)
+    load = RingLoad([60, 0, 1, 2, 1, 0, 0], requests=4, tokens=100)
+    store = StoreTraffic(read_queue_tokens=64, blocks_stored=3, blocks_dropped=5)
+    report = make_report("e", load, COUNTERS, store, accepting=True)
     assert (report.requests, report.running, report.waiting, report.accepting) == (4, 2, 2, True)
-    assert make_report("e", load, COUNTERS | {"running": 9}, True, 0).waiting == 0
+    assert (report.read_queue_tokens, report.blocks_stored, report.blocks_dropped) == (64, 3, 9 + 5)
+    assert make_report("e", load, COUNTERS | {"running": 9}, store, True).waiting == 0
