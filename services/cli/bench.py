@@ -67,6 +67,7 @@ def bench(
     import uvloop
 
     from services.cli.load import cpu, driver, tables
+    from services.cli.load.connection import Target
     from services.cli.load.summary import summarize
     from services.cli.load.workload import Workload
 
@@ -86,14 +87,15 @@ def bench(
         temperature=temperature,
         seed=seed,
     )
+    target = Target(api.root + load.path, api_key, timeout)
     if warmup:
         warm = replace(load, requests=warmup, rate=0.0, duration_s=0.0, seed=seed + 1)
-        uvloop.run(driver.run(warm, api.root, api_key, timeout, lambda _: None))
+        uvloop.run(driver.run(warm, target, lambda _: None))
     console = Console(stderr=True, highlight=False)
     mesh = run_folder.find(api.url)
     before = cpu.seconds(mesh)
     with _progress(console, load) as done:
-        timelines = uvloop.run(driver.run(load, api.root, api_key, timeout, done))
+        timelines = uvloop.run(driver.run(load, target, done))
     used = cpu.between(before, cpu.seconds(mesh))
     summary = summarize(timelines)
     if json_file:

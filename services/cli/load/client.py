@@ -1,12 +1,11 @@
-"""One streamed request with as little work an event as can be: on a small machine the client shares the cores
-with the server that it measures. Nothing is decoded; events are counted by pattern."""
+"""One streamed request, timed. Nothing is decoded: events are counted by pattern."""
 
 import re
 import time
 from array import array
 from dataclasses import dataclass, field
 
-import aiohttp
+from services.cli.load.connection import ConnectionFailed, Connections
 
 # An event that carries text. In a text that contains such a pattern itself the quotes are escaped.
 _TEXT = re.compile(rb'"(?:content|text)": ?"(?!")')
@@ -27,45 +26,52 @@ class Timeline:
     error: str = ""  # empty: it ended as it should
 
 
-async def send(session: aiohttp.ClientSession, url: str, body: bytes) -> Timeline:
+async def send(connections: Connections, body: bytes) -> Timeline:
     """Sends a request and reads its stream to the end. Whatever goes wrong is in `error`."""
     timeline = Timeline(time.perf_counter())
+    events = Events(timeline.stamps)
     try:
-        async with session.post(url, data=body) as reply:
-            if reply.status != 200:
-                timeline.error = f"{reply.status}: {(await reply.text())[:200]}"
-                return timeline
-            ending = await _read(reply.content, timeline)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        timeline.error = f"{type(error).__name__}: {error}"
+        status = await connections.post(body, events.take)
+    except ConnectionFailed as error:
+        timeline.error = str(error)
         return timeline
+    ending = events.ending()
     timeline.completion_tokens = _number(_COMPLETION, ending) or len(timeline.stamps)
     timeline.prompt_tokens = _number(_PROMPT, ending)
     timeline.cached_tokens = _number(_CACHED, ending)
-    if b"[DONE]" not in ending:
+    if status != 200:
+        timeline.error = f"{status}: {ending[:200].decode(errors='replace')}"
+    elif b"[DONE]" not in ending:
         timeline.error = ending[-200:].decode(errors="replace") or "the stream was cut"
     elif not timeline.stamps:
         timeline.error = "no text came"
     return timeline
 
 
-async def _read(content: aiohttp.StreamReader, timeline: Timeline) -> bytes:
-    """Stamps the events; returns the pieces that may hold usage, errors and [DONE]."""
-    stamps, find = timeline.stamps, _TEXT.findall
-    rest = ending = b""
-    async for piece in content.iter_any():
+class Events:
+    """Stamps the events of a body that comes in pieces, cut anywhere."""
+
+    def __init__(self, stamps: "array[float]") -> None:
+        self._stamps = stamps
+        self._rest = b""  # the start of a line
+        self._ending = b""
+
+    def take(self, piece: bytes) -> None:
         now = time.perf_counter()
-        if rest:
-            piece, rest = rest + piece, b""
+        if self._rest:
+            piece, self._rest = self._rest + piece, b""
         if not piece.endswith(b"\n"):  # what follows the last whole line waits for its end
             cut = piece.rfind(b"\n") + 1
-            piece, rest = piece[:cut], piece[cut:]
-        found = len(find(piece))
+            piece, self._rest = piece[:cut], piece[cut:]
+        found = len(_TEXT.findall(piece))
         for _ in range(found):
-            stamps.append(now)
+            self._stamps.append(now)
         if not found or b"completion_tokens" in piece or b"[DONE]" in piece:
-            ending += piece
-    return ending + rest
+            self._ending += piece
+
+    def ending(self) -> bytes:
+        """All that may hold usage, errors or [DONE]: the pieces without text, and any that names them."""
+        return self._ending + self._rest
 
 
 def _number(pattern: re.Pattern[bytes], text: bytes) -> int:

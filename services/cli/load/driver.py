@@ -4,37 +4,28 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 
-import aiohttp
-
 from services.cli.load.client import Timeline, send
+from services.cli.load.connection import Connections, Target
 from services.cli.load.workload import Request, Workload, requests
 
 Done = Callable[[Timeline], None]
 One = Callable[[Request], Coroutine[None, None, None]]
 
 
-async def run(load: Workload, url: str, api_key: str, timeout_s: float, done: Done) -> list[Timeline]:
-    """All timelines of the load on `url` (the server's root), in the order of ending; done() is called with each.
-
-    A stream that is silent for `timeout_s` counts as failed.
-    """
+async def run(load: Workload, target: Target, done: Done) -> list[Timeline]:
+    """All timelines, in the order of ending; done() is called with each."""
     timelines: list[Timeline] = []
+    connections = Connections(target)
 
-    def ended(timeline: Timeline) -> None:
+    async def one(request: Request) -> None:
+        timeline = await send(connections, request.body)
         timelines.append(timeline)
         done(timeline)
 
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
-    async with aiohttp.ClientSession(
-        headers=headers, timeout=timeout, connector=connector, read_bufsize=1 << 20
-    ) as session:
-
-        async def one(request: Request) -> None:
-            ended(await send(session, url + load.path, request.body))
-
+    try:
         await (_open if load.rate else _closed)(load, one)
+    finally:
+        connections.close()
     return timelines
 
 

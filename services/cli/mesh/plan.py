@@ -73,17 +73,26 @@ def mesh_plan(options: MeshOptions, ports: list[int]) -> list[ServicePlan]:
         if options.rate:
             flags += ["--synthetic-tokens-per-s", f"{options.rate:g}"]
         plans.append(_plan(name, "gpu_backend", addresses, options, *flags, ready_s=300.0))
-    plans.append(_plan("tokenizer", "tokenizer", addresses, options, "--scheduler", scheduler, "--kvstore", kvstore))
+    flags = ["--scheduler", scheduler, "--kvstore", kvstore, "--grace-s", f"{options.grace_s:g}"]
+    stop_s = options.grace_s + STOP_S
+    plans.append(_plan("tokenizer", "tokenizer", addresses, options, *flags, stop_s=stop_s))
     plans.append(_gateway(options, plans[-1].address, scheduler))
     return plans
 
 
 def _plan(
-    name: str, service: str, addresses: Iterator[str], options: MeshOptions, *flags: str, ready_s: float = 60.0
+    name: str,
+    service: str,
+    addresses: Iterator[str],
+    options: MeshOptions,
+    *flags: str,
+    ready_s: float = 60.0,
+    stop_s: float = STOP_S,
 ) -> ServicePlan:
     address, metrics = next(addresses), next(addresses)
     own = ("--address", address, "--metrics-address", metrics, "--log-level", options.log_level)
-    return ServicePlan(name, (*_python(service), *own, *flags), address, metrics=metrics, ready_s=ready_s)
+    command = (*_python(service), *own, *flags)
+    return ServicePlan(name, command, address, metrics=metrics, ready_s=ready_s, stop_s=stop_s)
 
 
 def _gateway(options: MeshOptions, tokenizer: str, scheduler: str) -> ServicePlan:
