@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -36,7 +36,7 @@ class SchedulerClient:
         reply = await self._stub.Schedule(pb.ScheduleRequest(items=items), timeout=timeout_s)
         return list(reply.placements)
 
-    async def watch(self) -> AsyncIterator[pb.PlacementTable]:
+    async def watch(self) -> AsyncGenerator[pb.PlacementTable, None]:
         """The table of live engines now and after each change, for ever. While the scheduler is away nothing
         comes; when it is back the table comes again, its version perhaps smaller. Wrap in `aclosing`."""
         pause = BACKOFF_S[0]

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
-from hostless.v1 import frontend_pb2
 
+from hostless.v1 import frontend_pb2
+from services.fabric._ring import STOP_IDS
 from services.tokenizer.encoder import TokenIds
 from services.tokenizer.errors import invalid
 from services.tokenizer.model_text import ModelText
 
-MAX_STOPS, MAX_STOP_LENGTH, MAX_STOP_IDS = 16, 1024, 7
+MAX_STOPS, MAX_STOP_LENGTH, MAX_STOP_IDS = 16, 1024, STOP_IDS - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,18 @@ def max_tokens(sampling: frontend_pb2.Sampling, prompt_tokens: int, limits: Limi
     """Tokens that may follow: what was asked, clamped to the room."""
     room = limits.room(prompt_tokens)
     return min(sampling.max_tokens, room) if sampling.HasField("max_tokens") else room
+
+
+def stop_ids(sampling: frontend_pb2.Sampling, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """For the ring's record: the model's end token first, whether it counts or not, then what else stops."""
+    ends = eos_ids[:1] if sampling.ignore_eos else eos_ids
+    together = tuple(dict.fromkeys((*ends, *sampling.stop_token_ids)))
+    if len(together) > STOP_IDS:
+        raise invalid(
+            f"with the model's {len(ends)} end tokens, at most {STOP_IDS - len(ends)} stop token ids fit",
+            "stop_token_ids",
+        )
+    return together
 
 
 def _given(submit: frontend_pb2.Submit, vocab_size: int) -> TokenIds:

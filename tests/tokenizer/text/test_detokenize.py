@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -26,7 +27,7 @@ TEXT = TokenText(PIECES, len(PIECES) + 3)
 
 def split(ids: Sequence[int], cuts: Sequence[int]) -> list[Sequence[int]]:
     bounds = [0, *sorted(min(cut, len(ids)) for cut in cuts), len(ids)]
-    return [ids[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [ids[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 @given(st.lists(st.integers(0, len(TEXT.bytes) - 1), max_size=40), st.lists(st.integers(0, 40), max_size=10))

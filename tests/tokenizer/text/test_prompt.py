@@ -2,8 +2,8 @@ import json
 from typing import Any
 
 import pytest
-from hostless.v1 import frontend_pb2 as pb
 
+from hostless.v1 import frontend_pb2 as pb
 from services.tokenizer import prompt
 from services.tokenizer.chat_template import ChatTemplate, TemplateError
 from services.tokenizer.errors import RequestError

@@ -1,3 +1,5 @@
+import itertools
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -23,7 +25,7 @@ def held_back(text: str, stops: list[str]) -> int:
 
 def pieces(text: str, cuts: list[int]) -> list[str]:
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    return [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 @given(LETTERS, STOPS, st.lists(st.integers(0, 30), max_size=8))

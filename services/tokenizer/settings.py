@@ -1,0 +1,48 @@
+"""Settings of the tokenizer."""
+
+import os
+import socket
+from dataclasses import dataclass
+
+from services.common.settings import require, setting
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    address: str = setting("127.0.0.1:7020", "host:port of the gRPC service; port 0 picks a free one")
+    metrics_address: str = setting("127.0.0.1:7021", "host:port of Prometheus metrics; empty: none")
+    scheduler: str = setting("127.0.0.1:7010", "host:port of the global scheduler")
+    kvstore: str = setting("", "host:port of the KV store; empty: prompts are computed whole")
+    name: str = setting("", "how engines' logs name this front end; empty: host and process id")
+    encode_threads: int = setting(2, "threads that tokenize prompts of usual length; one more takes the long ones")
+    max_requests: int = setting(4096, "requests under way at once, all sessions together; more are answered with 429")
+    max_unsent_deltas: int = setting(65536, "a gateway that has not taken so many is cut off")
+    engine_wait_s: float = setting(10.0, "time a request waits for a live engine before it is answered with 503")
+    kv_lookup_s: float = setting(0.05, "time the KV store has to answer; later is a miss")
+    kv_lease_s: float = setting(120.0, "time that found KV blocks are asked to be kept for a request")
+    stall_s: float = setting(15.0, "an engine whose scheduler stands still so long with requests in it counts as lost")
+    poll_busy_s: float = setting(0.001, "least time between two looks at a ring")
+    poll_idle_s: float = setting(0.01, "most time between two looks at a ring with requests in flight")
+    grace_s: float = setting(30.0, "time that running requests have to finish after SIGTERM")
+    log_level: str = setting("info", "debug, info, warning or error")
+
+    def __post_init__(self) -> None:
+        for name in ("address", "scheduler"):
+            require(":" in getattr(self, name), f"{name}: {getattr(self, name)!r} is not host:port")
+        for name in ("metrics_address", "kvstore"):
+            value = getattr(self, name)
+            require(not value or ":" in value, f"{name.replace('_', '-')}: {value!r} is not host:port")
+        for name in ("encode_threads", "max_requests", "max_unsent_deltas"):
+            require(getattr(self, name) >= 1, f"{name.replace('_', '-')}: {getattr(self, name)} is below 1")
+        for name in ("engine_wait_s", "kv_lookup_s", "kv_lease_s", "stall_s"):
+            require(getattr(self, name) > 0, f"{name.replace('_', '-')}: {getattr(self, name)} is not above 0")
+        # uvloop counts in milliseconds; a shorter pause would be none, and the loop would spin.
+        require(
+            0.001 <= self.poll_busy_s <= self.poll_idle_s,
+            f"poll-busy-s: {self.poll_busy_s} is not between 0.001 and poll-idle-s ({self.poll_idle_s})",
+        )
+        require(self.grace_s >= 0, f"grace-s: {self.grace_s} is negative")
+
+    @property
+    def front_end_id(self) -> str:
+        return self.name or f"{socket.gethostname()}-{os.getpid()}"
