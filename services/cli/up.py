@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 
 from services.cli.errors import CliError
-from services.cli.mesh import ports, session
+from services.cli.mesh import log_tail, ports, session
 from services.cli.mesh.console import ConsoleReporter
 from services.cli.mesh.plan import HOST, MeshOptions, mesh_plan, ports_needed, reachable
-from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService, last_lines
+from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService
 from services.cli.mesh.supervisor import Member, StartFailed, Supervisor
 
 
@@ -77,7 +77,7 @@ def up(
     try:
         code = asyncio.run(_run(options, inner, folder, console, command or []))
     except StartFailed as error:
-        tail = "\n".join(f"    {line[:300]}" for line in last_lines(folder.log(error.name), 15))
+        tail = "\n".join(f"    {line[:300]}" for line in log_tail.read(folder.log(error.name), 15))
         raise CliError(f"{error.name} {error}", f"The end of {folder.log(error.name)}:\n{tail}") from None
     finally:
         folder.close()

@@ -42,7 +42,7 @@ async def send(connections: Connections, body: bytes) -> Timeline:
     if status != 200:
         timeline.error = f"{status}: {ending[:200].decode(errors='replace')}"
     elif b"[DONE]" not in ending:
-        timeline.error = ending[-200:].decode(errors="replace") or "the stream was cut"
+        timeline.error = f"the stream was cut after: {ending[-200:].decode(errors='replace')}"
     elif not timeline.stamps:
         timeline.error = "no text came"
     return timeline
@@ -54,7 +54,7 @@ class Events:
     def __init__(self, stamps: "array[float]") -> None:
         self._stamps = stamps
         self._rest = b""  # the start of a line
-        self._ending = b""
+        self._ending = self._last = b""
 
     def take(self, piece: bytes) -> None:
         now = time.perf_counter()
@@ -66,12 +66,14 @@ class Events:
         found = len(_TEXT.findall(piece))
         for _ in range(found):
             self._stamps.append(now)
+        self._last = piece
         if not found or b"completion_tokens" in piece or b"[DONE]" in piece:
             self._ending += piece
+            self._last = b""
 
     def ending(self) -> bytes:
-        """All that may hold usage, errors or [DONE]: the pieces without text, and any that names them."""
-        return self._ending + self._rest
+        """All that may hold usage, errors or [DONE]: pieces without text, those that name them, and the last."""
+        return self._ending + self._last + self._rest
 
 
 def _number(pattern: re.Pattern[bytes], text: bytes) -> int:

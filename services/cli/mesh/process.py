@@ -27,6 +27,7 @@ class Child:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        self.killed = False  # by kill(): it did not end by itself
         self._pidfd = os.pidfd_open(self.pid)
         self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -49,21 +50,20 @@ class Child:
 
     async def stop(self, deadline_s: float) -> bool:
         """SIGTERM, then SIGKILL to its whole session after `deadline_s`. Returns whether it ended by itself."""
-        if self.ended:
-            return True
-        self._process.terminate()
+        if not self.ended:
+            self._process.terminate()
         try:
             async with asyncio.timeout(deadline_s):
                 await self._ended.wait()
-            return True
         except TimeoutError:
             self.kill()
             await self._ended.wait()
-            return False
+        return not self.killed
 
     def kill(self) -> None:
         """SIGKILL, at once, to the process and what it started."""
         if not self.ended:
+            self.killed = True
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -74,11 +73,6 @@ def find(url: str = "") -> Mesh | None:
         if _alive(folder) and (mesh := _read(folder / "mesh.json")) and url in ("", mesh.url):
             return mesh
     return None
-
-
-def last_lines(log: Path, count: int) -> Sequence[str]:
-    """The end of a log, for an error message."""
-    return log.read_text(errors="replace").splitlines()[-count:] if log.exists() else []
 
 
 def _read(path: Path) -> Mesh | None:

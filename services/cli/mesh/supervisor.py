@@ -73,7 +73,6 @@ class Supervisor:
         self._backoff = backoff or Backoff()
         # By this the children know whose end is theirs too (services/common/lifecycle.py).
         self._environ = {**(os.environ if environ is None else environ), "HOSTLESS_PARENT": str(os.getpid())}
-        self._hurry = False
 
     async def start(self) -> None:
         """Starts all in order and returns when all are ready. Raises StartFailed; then stop() is still due."""
@@ -95,18 +94,15 @@ class Supervisor:
 
     async def stop(self) -> bool:
         """Stops all in reverse order of starting. Returns whether every one ended by itself in its time."""
-        clean = True
         for member in reversed(self.members):
             if not member.child.ended:
                 self._report.stopping(member.plan.name)
-                by_itself = await member.child.stop(0 if self._hurry else member.plan.stop_s)
+                by_itself = await member.child.stop(member.plan.stop_s)
                 self._report.stopped(member.plan.name, by_itself)
-                clean &= by_itself
-        return clean
+        return not any(member.child.killed for member in self.members)
 
     def kill(self) -> None:
         """Ends all at once, also while stop() waits."""
-        self._hurry = True
         for member in self.members:
             member.child.kill()
 

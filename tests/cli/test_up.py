@@ -1,0 +1,141 @@
+"""What hostless up plans, refuses and remembers; the processes are test_supervisor.py's."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.errors import CliError
+from services.cli.main import app
+from services.cli.mesh import log_tail, ports, run_folder
+from services.cli.mesh.plan import HOST, MeshOptions, ServicePlan, mesh_plan, ports_needed
+from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService
+from services.cli.mesh.supervisor import Backoff
+from services.common import settings
+
+SETTINGS = {
+    "gateway": "GatewaySettings",
+    "global_scheduler": "SchedulerSettings",
+    "gpu_backend": "BackendSettings",
+    "kvstore": "StoreSettings",
+    "tokenizer": "TokenizerSettings",
+}
+
+
+def plan(options: MeshOptions) -> list[ServicePlan]:
+    return mesh_plan(options, list(range(7000, 7000 + ports_needed(options))))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        MeshOptions(),
+        MeshOptions(kvstore=False, engines=3, threads=2, model="other", host="0.0.0.0"),
+        MeshOptions(engine="synthetic", rate=60.5, grace_s=0.5, log_level="debug"),
+    ],
+)
+def test_every_service_understands_its_flags_and_finds_the_others(options: MeshOptions) -> None:
+    plans = plan(options)
+    parsed = {}
+    for service in plans:
+        module = service.command[2].removeprefix("services.")
+        cls = getattr(import_module(f"services.{module}.settings"), SETTINGS[module])
+        parsed[service.name] = settings.load(cls, module, service.command[3:], {})
+    addresses = {service.name: service.address for service in plans}
+    kvstore, scheduler = addresses.get("kvstore", ""), addresses["global_scheduler"]
+    for name, own in parsed.items():
+        if hasattr(own, "kvstore"):
+            assert (name, own.kvstore) == (name, kvstore)
+        if hasattr(own, "scheduler"):
+            assert (name, own.scheduler) == (name, scheduler)
+    assert parsed["gateway"].tokenizer == addresses["tokenizer"]
+    assert parsed["gateway"].host == options.host
+    assert plans[-1].probe == "http://127.0.0.1:8000/ready"
+    engines = [own for name, own in parsed.items() if name.startswith("gpu_backend")]
+    assert len(engines) == options.engines
+    assert all(engine.engine == options.engine for engine in engines)
+    assert not options.rate or engines[0].synthetic_tokens_per_s == options.rate
+    used = [a for service in plans for a in {service.address, service.metrics}]
+    assert len(set(used)) == len(used)
+
+
+def test_order_of_starting() -> None:
+    names = [service.name for service in plan(MeshOptions(engines=2))]
+    assert names == ["kvstore", "global_scheduler", "gpu_backend-0", "gpu_backend-1", "tokenizer", "gateway"]
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that this process listens on for the time of a test."""
+    with socket.socket() as s:
+        s.bind((HOST, 0))
+        s.listen(1)
+        yield s.getsockname()[1]
+
+
+def test_a_taken_port_is_named_before_anything_starts(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.cli.up.RunFolder", lambda: pytest.fail("it started"))
+    for flag in ("--port", "--base-port"):
+        result = CliRunner().invoke(app, ["up", flag, str(taken)])
+        assert isinstance(result.exception, CliError)
+        assert result.exception.exit_code == 2
+        assert f"port {taken} on 127.0.0.1 " in str(result.exception)
+        assert flag in str(result.exception)
+        assert f"(pid {os.getpid()})" in str(result.exception)
+
+
+def test_not_a_port() -> None:
+    with pytest.raises(CliError, match="70000 is not a port"):
+        ports.require_free(HOST, 70000, "of the gateway")
+
+
+def test_free_ports_differ_and_are_free() -> None:
+    found = ports.free_ports(20, HOST)
+    assert len(set(found)) == 20
+    for port in found:
+        ports.require_free(HOST, port, "")
+        assert ports.holder(port) == ""
+
+
+def mesh(url: str = "http://x", pid: int = 1) -> Mesh:
+    return Mesh(pid, url, 1.5, (RunningService("gateway", 2, "h:1", "h:2", "/log", 3),))
+
+
+def test_a_run_is_found_while_it_lives() -> None:
+    folder = RunFolder()
+    assert run_folder.find() is None
+    folder.write(mesh())
+    assert run_folder.find() == mesh()
+    assert run_folder.find("http://x") == mesh()
+    assert run_folder.find("http://y") is None
+    folder.close()
+    assert run_folder.find() is None
+
+
+def test_old_runs_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = run_folder.run_dir()
+    for n in range(20):
+        (root / f"20200101-0000{n:02}-{n}").mkdir(parents=True)
+    RunFolder().close()
+    names = sorted(path.name for path in root.iterdir())
+    assert len(names) == run_folder.KEEP + 1
+    assert names[0] == "20200101-000010-10"
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    backoff = Backoff(first_s=1, longest_s=10)
+    assert [backoff.pause_s(n) for n in (0, 1, 2, 3, 4, 50)] == [1, 2, 4, 8, 10, 10]
+
+
+def test_the_end_of_a_log_for_a_person(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    assert log_tail.read(log, 5) == []
+    record = {"time": 1, "level": "error", "service": "x", "message": "broke", "port": 3, "exception": "a\nb"}
+    log.write_text(f"plain\n{json.dumps(record)}\n{{}}\n")
+    assert log_tail.read(log, 10) == ["plain", "error: broke port=3", "  a", "  b", "{}"]
+    assert log_tail.read(log, 1) == ["{}"]
