@@ -15,8 +15,8 @@ import aiohttp
 
 from services.cli.mesh.plan import MeshOptions, ServicePlan, mesh_plan, ports_needed
 from services.cli.mesh.ports import free_ports
-from services.cli.mesh.probe import until_ready
 from services.cli.mesh.process import Child
+from services.cli.mesh.readiness import until_ready
 
 START_S = 120.0
 STOP_S = 20.0

@@ -1,11 +1,13 @@
 """The real model through all five services: what a client sees, and that a second turn computes only what is new."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from openai import AsyncOpenAI, OpenAI
 
 from services.cli.mesh.plan import MeshOptions
@@ -16,7 +18,7 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]  # one mesh with the real mod
 CAPITAL = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
     folder = tmp_path_factory.mktemp("mesh")
     spans = {"HOSTLESS_TRACE_FILE": str(folder / "spans")}
@@ -51,16 +53,12 @@ async def test_official_client(real: Client) -> None:
         with OpenAI(**key) as plain:
             return plain.chat.completions.create(**ask).choices[0].message.content or ""
 
-    import asyncio
-
     assert await asyncio.to_thread(synchronous) == streamed
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_seed_decides_alone(real: Client) -> None:
     """The same seed gives the same text, whoever else is in the batch."""
-    import asyncio
-
     ask: dict[str, Any] = {"messages": CAPITAL, "temperature": 1.0, "seed": 7, "max_tokens": 24}
     alone = await real.chat(**ask)
     crowd = await asyncio.gather(
