@@ -36,6 +36,7 @@ class Failures:
         return self.response(ApiError(error.status_code, message, code=code, headers=error.headers))
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
-        """The exception itself goes on to the server, which logs it."""
+        """The exception itself goes on to the server, which logs it and closes the connection."""
         message = "the gateway failed on this request; its log says why, under the id in x-request-id"
-        return self.response(ApiError(500, message, type=SERVER_ERROR, code="internal_error"))
+        closing = {"Connection": "close"}
+        return self.response(ApiError(500, message, type=SERVER_ERROR, code="internal_error", headers=closing))

@@ -57,7 +57,7 @@ def _part(name: str, part: Any) -> str:
     if not isinstance(part, dict):
         raise invalid(name, f'{name} must be an object such as {{"type": "text", "text": ...}}, not {json_type(part)}')
     if part.get("type") != "text":
-        raise not_supported(name, f'{name}: only parts of type "text" are supported yet')
+        raise not_supported(name, f'{name}: parts other than of type "text" are not supported yet')
     if not isinstance(text := part.get("text"), str):
         raise invalid(f"{name}.text", f"{name}.text must be a string, not {json_type(text)}")
     return text

@@ -1,0 +1,311 @@
+"""Everything around the completions: models, health, errors, keys, admission, metrics."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hostless.v1 import scheduler_pb2, scheduler_pb2_grpc
+from services.common import rpc
+from tests.gateway.conftest import Site, chat_body, site_of
+from tests.gateway.fakes import MODEL, FakeScheduler, FakeTokenizer, error, words
+
+
+async def test_models(site: Site) -> None:
+    model = {
+        "id": MODEL,
+        "object": "model",
+        "created": 1_700_000_000,
+        "owned_by": "hostless",
+        "max_model_len": 2048,
+    }
+    assert (await site.get("/v1/models")).json == {"object": "list", "data": [model]}
+    assert (await site.get(f"/v1/models/{MODEL}")).json == model
+    missing = await site.get("/v1/models/some/other")
+    assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+    assert MODEL in missing.error["message"]
+
+
+async def test_health_ready_version(site: Site) -> None:
+    assert (await site.get("/health")).status == 200
+    assert (await site.get("/version")).json["version"]
+    site.fake.ready, site.fake.reason = False, "no live engine"
+    answer = await site.get("/ready")
+    assert (answer.status, answer.error["message"]) == (503, "no live engine")
+    assert (await site.get("/health")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/v1/embeddings", 404),
+        ("POST", "/v1/chat/completions/", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("DELETE", "/v1/models", 405),
+        ("POST", "/health", 405),
+    ],
+)
+async def test_wrong_paths_and_methods(site: Site, method: str, path: str, status: int) -> None:
+    async with site.http.request(method, site.url + path) as response:
+        body = await response.json()
+        assert response.status == status
+        assert response.headers["x-request-id"]
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+
+
+BAD_BODIES: list[tuple[bytes, dict[str, str], int, str]] = [
+    (b"", {}, 400, "not JSON"),
+    (b"{", {}, 400, "not JSON"),
+    (b"[]", {}, 400, "not an array"),
+    (b'"x"', {}, 400, "not a string"),
+    (b'{"model": "\xff"}', {}, 400, "not UTF-8"),
+    (json.dumps(chat_body()).encode("utf-16"), {}, 400, "not UTF-8"),
+    (b'{"temperature": NaN}', {}, 400, "NaN"),
+    (b'{"temperature": -Infinity}', {}, 400, "-Infinity"),
+    (b'{"seed": ' + b"9" * 5000 + b"}", {}, 400, "not JSON that can be read"),
+    (b'{"a":' * 100 + b"1" + b"}" * 100, {}, 400, "nested"),
+    (b"[" * 100_000, {}, 400, ""),
+    (b'{"a":' * 100_000, {}, 400, ""),
+    (b"{}", {"Content-Type": "text/plain"}, 415, "application/json"),
+    (b"{}", {"Content-Type": "application/x-www-form-urlencoded"}, 415, "application/json"),
+    (b"{}", {"Content-Type": "application/json; charset=latin-1"}, 415, "UTF-8"),
+    (b"{}", {"Content-Encoding": "gzip"}, 415, "gzip"),
+    (b"{}", {}, 400, "missing"),
+]
+
+
+async def test_bad_bodies(fake: FakeTokenizer) -> None:
+    async with site_of(fake, max_body_bytes=1 << 20) as site:
+        for body, headers, status, message in BAD_BODIES:
+            for path in ("/v1/chat/completions", "/v1/completions"):
+                send = {"Content-Type": "application/json", **headers}
+                answer = await site.post(path, data=body, headers=send)
+                assert answer.status == status, (body[:50], answer.text)
+                assert message in answer.error["message"], (body[:50], answer.text)
+                assert answer.error["type"] == "invalid_request_error"
+        assert (await site.chat()).status == 200
+        assert (await site.get("/health")).status == 200
+        assert len(fake.submits) == 1
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_too_long(fake: FakeTokenizer, chunked: bool) -> None:
+    async def pieces() -> Any:
+        for _ in range(100):
+            yield b" " * 4096
+
+    async with site_of(fake, max_body_bytes=1024) as site:
+        data = pieces() if chunked else b" " * 409_600
+        answer = await site.post("/v1/chat/completions", data=data, headers={"Content-Type": "application/json"})
+        assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+        assert (await site.chat()).status == 200
+
+
+async def test_a_body_that_never_ends(fake: FakeTokenizer) -> None:
+    async with site_of(fake, body_timeout_s=0.05) as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.gateway.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_request_ids(site: Site) -> None:
+    given = await site.post("/v1/chat/completions", chat_body(), headers={"x-request-id": "abc-1.2:3_4"})
+    assert given.headers["x-request-id"] == "abc-1.2:3_4"
+    odd = await site.post("/v1/chat/completions", chat_body(), headers={"x-request-id": "a b\tc"})
+    assert odd.headers["x-request-id"].startswith("req-")
+    assert [submit.request_id for submit in site.fake.submits] == ["abc-1.2:3_4", odd.headers["x-request-id"]]
+
+
+async def test_api_keys(fake: FakeTokenizer, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nalice:sk-alice\nsk-nobody\n")
+    async with site_of(fake, api_keys=str(keys)) as site:
+
+        async def ask(key: str | None) -> int:
+            headers = {} if key is None else {"Authorization": key}
+            answer = await site.post("/v1/chat/completions", chat_body(), headers=headers)
+            if answer.status == 401:
+                assert answer.error["code"] == "invalid_api_key"
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+            return answer.status
+
+        assert await ask("Bearer sk-alice") == 200
+        assert await ask("bearer sk-nobody") == 200
+        assert [submit.tenant for submit in fake.submits] == ["alice", ""]
+        for wrong in (
+            None,
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer sk-alic",
+            "Bearer sk-alicea",
+            "Basic sk-alice",
+            "sk-alice",
+        ):
+            assert await ask(wrong) == 401
+        assert (await site.get("/v1/models")).status == 401
+        assert (await site.get("/v1/nothing")).status == 401
+        assert (await site.get("/health")).status == 200
+        assert (await site.get("/metrics")).status == 200
+
+        keys.write_text("sk-new\n")
+        site.gateway.auth.reload()
+        assert await ask("Bearer sk-new") == 200
+        assert await ask("Bearer sk-alice") == 401
+        keys.write_text("two words\n")
+        site.gateway.auth.reload()
+        assert await ask("Bearer sk-new") == 200
+
+
+async def test_a_full_queue_is_429(fake: FakeTokenizer) -> None:
+    fake.script = fake.silent
+    async with site_of(fake, max_running=2, max_queue=1, max_choices=2) as site:
+        running = [asyncio.create_task(site.chat(stream=stream)) for stream in (False, True)]
+        await fake.until(lambda: len(fake.submits) == 2)
+        queued = asyncio.create_task(site.chat())
+        await site.until_metric(f'num_requests_waiting{{model_name="{MODEL}"}}', 1)
+        refused = await site.chat(stream=True)
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert len(fake.submits) == 2
+        fake.hold.set()
+        assert [(await task).status for task in (*running, queued)] == [200] * 3
+
+
+async def test_waiting_too_long_is_429(fake: FakeTokenizer) -> None:
+    fake.script = fake.silent
+    async with site_of(fake, max_running=1, max_choices=1, queue_timeout_s=0.05) as site:
+        running = asyncio.create_task(site.chat())
+        await fake.until(lambda: fake.submits)
+        refused = await site.chat()
+        assert (refused.status, "0.05 s" in refused.error["message"]) == (429, True)
+        fake.hold.set()
+        assert (await running).status == 200
+
+
+async def test_metrics_of_requests(site: Site) -> None:
+    assert (await site.chat()).status == 200
+    assert (await site.chat(stream=True)).status == 200
+    assert (await site.chat(temperature=9)).status == 400
+    metrics = await site.metrics()
+    label = f'{{model_name="{MODEL}"}}'
+    for name in (
+        "time_to_first_token_seconds",
+        "time_to_second_token_seconds",
+        "time_per_output_token_seconds",
+        "e2e_request_latency_seconds",
+        "request_queue_time_seconds",
+        "request_prompt_tokens",
+        "request_generation_tokens",
+    ):
+        assert metrics[f"{name}_count{label}"] == 2, name
+    assert metrics[f"inter_token_latency_seconds_count{label}"] == 4
+    assert metrics[f"prompt_tokens_total{label}"] == 14
+    assert metrics[f"generation_tokens_total{label}"] == 6
+    assert metrics[f"prefix_cache_queries_total{label}"] == 14
+    assert metrics[f"prefix_cache_hits_total{label}"] == 0
+    assert metrics[f'request_success_total{{finished_reason="stop",model_name="{MODEL}"}}'] == 2
+    assert metrics['request_refused_total{code="400"}'] == 1
+    assert (metrics["tokenizer_up"], metrics["mesh_up"]) == (1, 0)
+
+
+async def test_clients_cannot_make_labels(site: Site) -> None:
+    async def script(submit: Any) -> Any:
+        yield error(404, "no such model", code="model_not_found")
+
+    site.fake.script = script
+    answer = await site.chat(model="made-up")
+    assert answer.status == 404
+    assert "made-up" not in (await site.get("/metrics")).text
+
+
+def mesh_status() -> scheduler_pb2.MeshStatus:
+    report = scheduler_pb2.EngineReport(
+        free_pages=25,
+        running=2,
+        waiting=1,
+        slot_states=[5, 0, 1, 2],
+        prefill_launches=3,
+        decode_launches=40,
+        preemptions=6,
+    )
+    info = scheduler_pb2.EngineInfo(engine_id="e0", page_count=100)
+    gone = scheduler_pb2.EngineStatus(info=scheduler_pb2.EngineInfo(engine_id="e1", page_count=100), report=report)
+    live = scheduler_pb2.EngineStatus(info=info, report=report, live=True)
+    return scheduler_pb2.MeshStatus(engines=[live, gone], placements=9, path_choices=[7, 2])
+
+
+async def test_metrics_of_the_mesh(fake: FakeTokenizer) -> None:
+    def register(server: Any) -> None:
+        scheduler_pb2_grpc.add_GlobalSchedulerServicer_to_server(FakeScheduler(mesh_status()), server)
+
+    serving = rpc.serve("127.0.0.1:0", register, ["hostless.v1.GlobalScheduler"], grace_s=0)
+    async with serving as server, site_of(fake, scheduler=f"127.0.0.1:{server.port}") as site:
+        metrics = await site.metrics()
+        assert metrics["mesh_up"] == 1
+        assert (metrics['engine_up{engine="e0"}'], metrics['engine_up{engine="e1"}']) == (1, 0)
+        assert metrics['kv_cache_usage_perc{engine="e0"}'] == 0.75
+        assert metrics['num_preemptions_total{engine="e0"}'] == 6
+        assert metrics['slot_state{engine="e0",state="empty"}'] == 5
+        assert metrics['slot_state{engine="e0",state="decode_processing"}'] == 2
+        assert metrics['graph_launches_total{engine="e0",kind="decode"}'] == 40
+        assert metrics['path_choice_total{path="unified"}'] == 7
+        assert metrics['path_choice_total{path="prefill"}'] == 2
+        assert 'slot_state{engine="e1",state="empty"}' not in metrics
+
+
+async def test_metrics_while_the_scheduler_is_away(fake: FakeTokenizer) -> None:
+    async with site_of(fake, scheduler="127.0.0.1:1") as site:
+        metrics = await site.metrics()
+        assert metrics["mesh_up"] == 0
+        assert not [name for name in metrics if name.startswith("slot_state")]
+
+
+async def test_draining_finishes_what_runs(fake: FakeTokenizer) -> None:
+    fake.script = fake.then_hold
+    async with site_of(fake, grace_s=10.0) as site, site.open_stream() as response:
+        await response.content.readuntil(b"Hello")
+        site.life.stopping.set()
+        await site.until_ready(503)
+        assert (await site.get("/health")).status == 200
+        refused = await site.chat()
+        assert (refused.status, refused.error["code"]) == (503, "shutting_down")
+        fake.hold.set()
+        rest = (await response.read()).decode()
+        assert " world" in rest
+        assert '"finish_reason":"stop"' in rest
+
+
+async def test_what_outlasts_the_grace_time_ends_with_an_error(fake: FakeTokenizer) -> None:
+    fake.script = fake.then_hold
+    async with site_of(fake, grace_s=0.05, max_running=2, max_choices=1) as site, site.open_stream() as response:
+        await response.content.readuntil(b"Hello")
+        whole = asyncio.create_task(site.chat())
+        await fake.until(lambda: len(fake.submits) == 2)
+        queued = asyncio.create_task(site.chat())
+        await site.until_metric(f'num_requests_waiting{{model_name="{MODEL}"}}', 1)
+        site.life.stopping.set()
+        rest = (await response.read()).decode()
+        assert '"code":"shutting_down"' in rest
+        assert rest.endswith("data: [DONE]\n\n")
+        for answer in (await whole, await queued):
+            assert (answer.status, answer.error["code"]) == (503, "shutting_down")
+        await fake.until(lambda: len(fake.cancels) == 2)
+        await asyncio.wait_for(site.task, 10)
+
+
+async def test_an_unexpected_failure_is_500_and_the_next_request_works(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("services.gateway.exchange.to_submits", lambda *more: 1 / 0)
+        answer = await site.chat()
+        assert (answer.status, answer.error["code"]) == (500, "internal_error")
+    site.fake.script = words("ok")
+    assert (await site.chat()).status == 200
