@@ -26,7 +26,7 @@ BUSY_LOOK_S = 0.25
 IDLE_LOOK_S = 1.0
 DRAIN_LOOK_S = 0.02
 TELL_S = 1.0
-STOP_S = 3.0  # for a step in flight
+STOP_S = 2.0  # for a step in flight
 
 _ENGINE_STATE_AT = header_field_offset("engine_state")
 
@@ -142,6 +142,7 @@ class Backend:
 
     async def close(self) -> None:
         """Ends leases, scheduler, ring and engine; what still ran is lost. Raises TimeoutError if a step won't end."""
+        self._draining = True
         self.leases.end_all()
         if self.kv_link:
             await self.kv_link.client.close()

@@ -80,6 +80,8 @@ class Leader:
                     reason = f"no answer in {ANSWER_S:g} s"
                 except grpc.aio.AioRpcError as error:
                     reason = error.details() or error.code().name
+                    if error.code() is grpc.StatusCode.ABORTED:  # two engines of one name must not take turns quickly
+                        pause = BACKOFF_S[1]
                 finally:
                     self._led = False
                     call.cancel()

@@ -30,7 +30,7 @@ class ServiceProcess:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.address = ""
+        self.address = self.metrics = ""
 
     async def serving(self) -> None:
         """Returns when it says so; raises EOFError with what it said instead."""
@@ -39,7 +39,10 @@ class ServiceProcess:
         async with asyncio.timeout(120):
             async for line in self.process.stderr:
                 said.append(line.decode())
-                if line.startswith(b"{") and (told := json.loads(line))["message"] == "serving":
+                told = json.loads(line) if line.startswith(b"{") else {}
+                if told.get("message") == "metrics":
+                    self.metrics = f"127.0.0.1:{told['port']}"
+                if told.get("message") == "serving":
                     self.address = f"127.0.0.1:{told['port']}"
                     return
         raise EOFError("".join(said))
@@ -54,7 +57,7 @@ class ServiceProcess:
 @asynccontextmanager
 async def service(name: str, shm: Path, *flags: str, wait: bool = True) -> AsyncIterator[ServiceProcess]:
     """python -m services.`name`, on a free port unless the flags say otherwise, its shared memory in `shm`."""
-    argv = ["-m", f"services.{name}", "--address", "127.0.0.1:0", "--metrics-address", "", *flags]
+    argv = ["-m", f"services.{name}", "--address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0", *flags]
     pipe, environ = asyncio.subprocess.PIPE, {**os.environ, "HOSTLESS_SHM": str(shm)}
     process = await asyncio.create_subprocess_exec(sys.executable, *argv, stderr=pipe, env=environ)
     running = ServiceProcess(process)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import urllib.request
 from contextlib import aclosing
 from pathlib import Path
 
@@ -33,6 +34,12 @@ def expected(prompt: list[int], count: int) -> list[int]:
 
 def files(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
+
+
+def scrape(address: str) -> str:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"http://{address}/metrics", timeout=WAIT_S) as page:
+        return str(page.read().decode())
 
 
 async def table(client: SchedulerClient, wanted: int) -> scheduler_pb2.PlacementTable:
@@ -81,6 +88,20 @@ async def test_health_reflects_readiness_and_status_says_what_the_engine_does(tm
         assert report.tokens > 100
         assert report.slot_states[SlotState.DECODE_PROCESSING] == 1
         assert report.free_pages < info.page_count
+        await client.close()
+
+
+async def test_metrics_tell_the_counters_of_the_core(tmp_path: Path) -> None:
+    async with engine(tmp_path, *FAST, "--engine-id", "e", "--kvstore", "127.0.0.1:1") as running:
+        front_end = await FrontEnd.attach(client := EngineClient(running.address))
+        assert await front_end.finished(front_end.submit([1] * 100, 10)) is Finish.LENGTH
+        page = await asyncio.to_thread(scrape, running.metrics)
+        assert 'hostless:engine_prompt_tokens_total{engine="e"} 100.0' in page
+        assert 'hostless:engine_generated_tokens_total{engine="e"} 10.0' in page
+        assert 'hostless:slot_state{engine="e",state="decode_completed"} 1.0' in page
+        assert 'hostless:front_end_leases{engine="e"} 1.0' in page
+        assert 'hostless:kv_cache_usage_perc{engine="e"} 0.0' in page
+        assert 'hostless:kv_blocks_stored_total{engine="e"} 0.0' in page
         await client.close()
 
 

@@ -110,3 +110,27 @@ async def test_a_silent_scheduler_is_left_and_asked_again(monkeypatch: pytest.Mo
         for _ in range(3):
             assert (await scheduler.hear()).engines
     assert scheduler.streams >= 3
+
+
+async def test_an_engine_that_was_replaced_waits_before_it_tries_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Replacing(Scheduler):
+        async def Lead(self, ups: AsyncIterator[pb.LeaderUp], context: grpc.aio.ServicerContext) -> None:
+            self.streams += 1
+            self.heard.put_nowait(pb.LeaderUp())
+            await context.abort(grpc.StatusCode.ABORTED, "engine 'e' is led by another stream")
+
+    pauses: asyncio.Queue[float] = asyncio.Queue()
+
+    async def sleep(seconds: float) -> None:
+        pauses.put_nowait(seconds)
+        await asyncio.Event().wait()
+
+    scheduler = Replacing()
+    async with serving(scheduler) as address:
+        monkeypatch.setattr(leader_module.asyncio, "sleep", sleep)
+        async with leading(address, Told()):
+            await scheduler.hear()
+            assert await pauses.get() >= 0.5 * leader_module.BACKOFF_S[1]
+    assert "engine 'e' is led by another stream" in str([vars(record) for record in caplog.records])
