@@ -68,9 +68,10 @@ def _check_type(headers: Headers) -> None:
     kind, _, parameters = headers.get("content-type", "application/json").partition(";")
     if kind.strip().lower() != "application/json":
         raise ApiError(415, f"content type {kind.strip()!r} is not supported; send application/json")
-    charset = parameters.strip().lower()
-    if charset.startswith("charset=") and charset.removeprefix("charset=").strip("\"' ") not in ("utf-8", "utf8"):
-        raise ApiError(415, f"{charset!r} is not supported; send UTF-8")
+    for parameter in parameters.lower().split(";"):
+        name, _, value = parameter.strip().partition("=")
+        if name == "charset" and value.strip('"') not in ("utf-8", "utf8"):
+            raise ApiError(415, f"charset {value} is not supported; send UTF-8")
     if encoding := headers.get("content-encoding"):
         raise ApiError(415, f"content encoding {encoding!r} is not supported; send the body as it is")
 

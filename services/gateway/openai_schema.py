@@ -16,6 +16,8 @@ MAX_NAME_CHARS = 256
 UINT32 = 2**32 - 1
 DEFAULT_COMPLETION_TOKENS = 16
 """What OpenAI gives to /v1/completions that names no max_tokens; a chat gets what is left of the context."""
+MAX_COPIES_BYTES = 32 << 20
+"""Of all choices' prompts together: each choice travels with its own copy."""
 LEAST_TOP_P = 1e-6
 """Smaller values would be 0, which is not in (0, 1], once they are 32 bits wide."""
 
@@ -76,7 +78,7 @@ def _read(values: dict[str, Any], chat: bool, prompts: tuple[Prompt, ...], max_c
     if not model:
         raise invalid("model", "model is missing: the id of a model that /v1/models lists")
     refuse_unsupported(values, chat)
-    n = _choices(fields, len(prompts), max_choices)
+    n = _choices(fields, prompts, max_choices)
     stream = fields.boolean("stream")
     fields.text("user", MAX_NAME_CHARS)
     return Request(
@@ -92,18 +94,29 @@ def _read(values: dict[str, Any], chat: bool, prompts: tuple[Prompt, ...], max_c
     )
 
 
-def _choices(fields: Fields, prompts: int, max_choices: int) -> int:
+def _choices(fields: Fields, prompts: tuple[Prompt, ...], max_choices: int) -> int:
     n = fields.integer("n", 1, max_choices) or 1
-    if n * prompts > max_choices:
-        raise invalid(
-            "n", f"n = {n} for {prompts} prompts makes {n * prompts} choices; at most {max_choices} a request"
+    choices = n * len(prompts)
+    if choices > max_choices:
+        text = (
+            f"n = {n} for {len(prompts)} prompts makes {choices} choices; at most {max_choices} a request are accepted"
         )
+        raise invalid("n", text)
+    if n > 1 and n * sum(map(_bytes, prompts)) > MAX_COPIES_BYTES:
+        raise invalid("n", f"n = {n} is too much for prompts as long as these; send fewer or shorter ones")
     best_of = fields.integer("best_of", 1, UINT32, clamp=True)
     if best_of is not None and best_of < n:
         raise invalid("best_of", f"best_of must be at least n ({n}), not {best_of}")
     if best_of is not None and best_of > n:
         raise not_supported("best_of", f"best_of above n is not supported yet; omit it or send {n}")
     return n
+
+
+def _bytes(prompt: Prompt) -> int:
+    """About what the prompt takes on its way."""
+    if isinstance(prompt, tuple):
+        return 4 * len(prompt)
+    return len(prompt.messages_json if isinstance(prompt, ChatPrompt) else prompt)
 
 
 def _sampling(fields: Fields, chat: bool) -> Sampling:

@@ -107,8 +107,9 @@ async def serve(settings: GatewaySettings, life: Lifecycle) -> None:
 
 
 def listen(host: str, port: int, unread_timeout_s: float) -> socket.socket:
-    """A listening socket. Connections through it die when the peer has read nothing for `unread_timeout_s`
-    seconds while there was something to read. Raises PortTaken, which names the address."""
+    """A listening socket. Its connections die when the peer has read nothing for `unread_timeout_s` seconds
+    while there was something to read, or has silently gone for that long. Raises PortTaken, which names the address.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -116,6 +117,9 @@ def listen(host: str, port: int, unread_timeout_s: float) -> socket.socket:
         raise PortTaken(f"can't listen on {host}:{port}: {error.strerror or error}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(unread_timeout_s / 2)))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, int(unread_timeout_s / 4)))
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(unread_timeout_s * 1000))
         listener.bind(address)
         listener.listen(2048)

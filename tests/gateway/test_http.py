@@ -72,6 +72,7 @@ BAD_BODIES: list[tuple[bytes, dict[str, str], int, str]] = [
     (b"{}", {"Content-Type": "text/plain"}, 415, "application/json"),
     (b"{}", {"Content-Type": "application/x-www-form-urlencoded"}, 415, "application/json"),
     (b"{}", {"Content-Type": "application/json; charset=latin-1"}, 415, "UTF-8"),
+    (b"{", {"Content-Type": 'Application/JSON; profile=x; charset="UTF-8"'}, 400, "not JSON"),
     (b"{}", {"Content-Encoding": "gzip"}, 415, "gzip"),
     (b"{}", {}, 400, "missing"),
 ]

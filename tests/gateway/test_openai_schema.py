@@ -161,6 +161,12 @@ def test_refused(read: Any, case: tuple[dict[str, Any], str | None, str]) -> Non
     assert error.body().isascii()
 
 
+def test_copies_of_a_long_prompt_are_bounded() -> None:
+    assert complete("x" * (8 << 20), n=4).choices == 4
+    with pytest.raises(ApiError, match="n = 5 is too much"):
+        complete("x" * (8 << 20), n=5)
+
+
 def test_null_means_absent() -> None:
     fields = [*{name for body, _, _ in BOTH + CHAT + COMPLETION for name in body} - {"model", "messages", "prompt"}]
     assert chat(**dict.fromkeys(fields)) == chat()
