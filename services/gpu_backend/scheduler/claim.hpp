@@ -23,6 +23,13 @@ HOSTLESS_FN bool lease_holds(const Settings& g, const FrontEndLease& lease) {
          inside(lease.token_begin, lease.token_count, 0, g.token_words);
 }
 
+// The ranges alone: `active` is the host's to change at any time.
+template <class P>
+HOSTLESS_FN FrontEndLease lease_ranges(const Context<P>& c, uint32_t f) {
+  const FrontEndLease& l = c.ring.leases[f];
+  return {0, l.slot_begin, l.slot_count, l.prompt_begin, l.prompt_count, l.token_begin, l.token_count, 0};
+}
+
 template <class P>
 HOSTLESS_FN LeaseState lease_state(const Context<P>& c, uint32_t f) {
   return static_cast<LeaseState>(c.p.load_acquire(&c.ring.leases[f].active));
@@ -47,12 +54,12 @@ HOSTLESS_FN Finish judge(const Settings& g, const FrontEndLease& lease, const Re
 // show up is looked after ever more rarely.
 template <class P>
 HOSTLESS_FN bool scan_due(Context<P>& c, uint32_t f) {
-  FrontEnd& e = c.s.front_ends[f];
+  FrontEndScan& e = c.s.front_ends[f];
   const uint64_t bell = c.p.load_acquire(&c.ring.doorbells[f]);
   const bool rung = bell != e.seen;
   if (!rung && (bell <= e.claimed || c.s.now_ns < e.next_ns)) return false;
   if (lease_state(c, f) != LeaseState::leased) return false;
-  e.lease = c.ring.leases[f];
+  e.lease = lease_ranges(c, f);
   if (!lease_holds(c.s.settings, e.lease)) return false;
   e.seen = bell;
   if (rung) e.wait_ns = kRescanFirst;

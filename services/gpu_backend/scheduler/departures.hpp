@@ -33,7 +33,7 @@ HOSTLESS_FN void clear_slot(Context<P>& c, uint32_t slot) {
 template <class P>
 HOSTLESS_FN void end_lease(Context<P>& c, uint32_t f) {
   const bool holds = leader(c.p, [&] {
-    c.s.front_ends[f].lease = c.ring.leases[f];
+    c.s.front_ends[f].lease = lease_ranges(c, f);
     return lease_holds(c.s.settings, c.s.front_ends[f].lease);
   });
   const FrontEndLease lease = c.s.front_ends[f].lease;
@@ -50,7 +50,7 @@ HOSTLESS_FN void end_lease(Context<P>& c, uint32_t f) {
     for_each(c.p, lease.slot_count, [&](uint32_t i) { clear_slot(c, lease.slot_begin + i); });
   }
   lead(c.p, [&] {
-    c.s.front_ends[f] = FrontEnd{};
+    c.s.front_ends[f] = FrontEndScan{};
     c.p.store_relaxed(&c.ring.doorbells[f], uint64_t{0});
     c.p.store_release(&c.ring.leases[f].active, static_cast<uint32_t>(LeaseState::free));
   });

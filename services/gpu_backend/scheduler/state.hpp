@@ -74,7 +74,7 @@ struct Flight {
   uint64_t launched_ns;
 };
 
-struct FrontEnd {
+struct FrontEndScan {
   FrontEndLease lease;  // a checked copy, of the last scan
   uint64_t seen;     // doorbell at the last scan
   uint64_t claimed;  // slots claimed from it
@@ -113,7 +113,7 @@ struct CoreState {
   EngineState mode;
   uint32_t decode_owed;  // 1: the next step is a decode, if anything runs
   Flight flight;
-  FrontEnd front_ends[kFrontEnds];
+  FrontEndScan front_ends[kFrontEnds];
 
   uint32_t waiting_head, waiting_tail, waiting_count;
   uint32_t free_lane_count, free_page_count;
