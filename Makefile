@@ -6,7 +6,6 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
-export PYTHON QUESTION
 
 # `make up`: the gateway's port, and further flags for `hostless up`.
 PORT ?= 8000
@@ -14,6 +13,8 @@ UP ?=
 # `make test`: further flags for pytest, e.g. ARGS='-k gateway'.
 ARGS ?=
 QUESTION ?= What is the capital of France? Answer in one sentence.
+# after the defaults: make takes an exported name for a defined one
+export PYTHON QUESTION
 
 SOURCES := $(shell find protos cmake services -name '*.proto' -o -name '*.cmake' -o -name '*.[ch]pp')
 
