@@ -12,8 +12,8 @@ from services.cli.main import app
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"```.*?\n(.*?)```|`([^`\n]+)`", re.DOTALL)
-_MAKE = re.compile(r"(?:^|[\s;&])make ((?:[a-z]+)(?: [a-z]+)*)", re.MULTILINE)
-_HOSTLESS = re.compile(r"(?:^|[\s/])hostless ([a-z]+)((?: [^\n|;&`]*)?)", re.MULTILINE)
+_MAKE = re.compile(r"(?:^|[;&]\s*)make ((?:[a-z]+)(?: [a-z]+)*)", re.MULTILINE)
+_HOSTLESS = re.compile(r"(?:^|[/;&|]\s*|-- )hostless ([a-z]+)((?: [^\n|;&`]*)?)", re.MULTILINE)
 _VARIABLE = re.compile(r"\bHOSTLESS_[A-Z_]*[A-Z]\b")
 _PATH = re.compile(r"(?:services|protos|tests|bench|docs|compose|scripts|cmake)/[\w./-]*\w")
 _FENCE = re.compile(r"```.*?```", re.DOTALL)
