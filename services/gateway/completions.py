@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ class Completions:
         self._read = read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrived = asyncio.get_running_loop().time()
+        arrived = time.monotonic()
         settings, headers = self._settings, Headers(scope=scope)
         try:
             values = await read_json(headers, receive, settings.max_body_bytes, settings.body_timeout_s)

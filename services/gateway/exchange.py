@@ -30,7 +30,7 @@ class Caller:
     request_id: str
     tenant: str
     traceparent: str
-    arrived: float  # loop time
+    arrived: float  # by time.monotonic: uvloop's own clock counts whole milliseconds
 
 
 class Exchange:
@@ -60,9 +60,8 @@ class Exchange:
 
     async def begin(self) -> None:
         """Waits for its turn, then submits. Raises ApiError (429, 503)."""
-        loop = asyncio.get_running_loop()
         weight = self.request.choices
-        asked = loop.time()
+        asked = time.monotonic()
         self._model.waiting += weight
         try:
             with telemetry.tracer.start_as_current_span("queue", self._context):
@@ -70,7 +69,7 @@ class Exchange:
         finally:
             self._model.waiting -= weight
         self._model.running += weight
-        self._model.queue.observe(loop.time() - asked)
+        self._model.queue.observe(time.monotonic() - asked)
         caller = self._caller
         header = telemetry.traceparent(self._context)
         self._shared.session.submit(self.reply, to_submits(self.request, caller.request_id, header, caller.tenant))
@@ -106,7 +105,7 @@ class Exchange:
         self._span.end()
 
     def _account(self) -> None:
-        took_s = asyncio.get_running_loop().time() - self._caller.arrived
+        took_s = time.monotonic() - self._caller.arrived
         for choice, clock in zip(self.reply.choices, self._clocks, strict=True):
             if choice.error is not None and choice.error.status < 500:
                 continue  # the client's mistake: no request of the model's
@@ -132,7 +131,7 @@ class Exchange:
             "finish": ",".join(sorted({choice.finish or "abort" for choice in choices})),
             "tokens": sum(clock.tokens_seen for clock in self._clocks),
             "first_token_s": round(first - self._caller.arrived, 4) if first else None,
-            "took_s": round(asyncio.get_running_loop().time() - self._caller.arrived, 4),
+            "took_s": round(time.monotonic() - self._caller.arrived, 4),
         }
         self._span.set_attributes({key: value for key, value in fields.items() if value is not None})
         if error is not None:

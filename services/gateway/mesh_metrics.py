@@ -15,23 +15,23 @@ def mesh_families(status: pb.MeshStatus | None) -> Iterator[Metric]:
     yield GaugeMetricFamily("hostless:mesh_up", "1 if the global scheduler answered.", float(status is not None))
     if status is None:
         return
-    engine = ["engine"]
+    engine, both = ["engine"], ["engine", "model_name"]
     up = GaugeMetricFamily("hostless:engine_up", "1 while the engine's lease stands.", labels=engine)
-    usage = GaugeMetricFamily("hostless:kv_cache_usage_perc", "KV pages in use; 1 is all of them.", labels=engine)
-    preempted = CounterMetricFamily("hostless:num_preemptions", "Requests evicted to decode_paused.", labels=engine)
+    usage = GaugeMetricFamily("hostless:kv_cache_usage_perc", "KV pages in use; 1 is all of them.", labels=both)
+    preempted = CounterMetricFamily("hostless:num_preemptions", "Requests evicted to decode_paused.", labels=both)
     requests = GaugeMetricFamily("hostless:engine_requests", "In an engine's lanes.", labels=["engine", "state"])
     slots = GaugeMetricFamily("hostless:slot_state", "Slots of the ring, by state.", labels=["engine", "state"])
     launches = CounterMetricFamily("hostless:graph_launches", "Graphs launched.", labels=["engine", "kind"])
     for one in status.engines:
         name, report = one.info.engine_id, one.report
         up.add_metric([name], float(one.live))
-        preempted.add_metric([name], report.preemptions)
+        preempted.add_metric([name, one.info.model], report.preemptions)
         launches.add_metric([name, "prefill"], report.prefill_launches)
         launches.add_metric([name, "decode"], report.decode_launches)
         if not one.live:
             continue  # what it last said of its slots and pages is no longer so
         if one.info.page_count:
-            usage.add_metric([name], 1 - report.free_pages / one.info.page_count)
+            usage.add_metric([name, one.info.model], 1 - report.free_pages / one.info.page_count)
         requests.add_metric([name, "running"], report.running)
         requests.add_metric([name, "waiting"], report.waiting)
         for state, count in zip(SlotState, report.slot_states, strict=False):

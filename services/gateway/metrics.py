@@ -60,7 +60,7 @@ class ModelMetrics:
 
 
 class TokenClock:
-    """Times of one choice's tokens, counted from when its HTTP request arrived (loop time).
+    """Times of one choice's tokens, counted from when its HTTP request arrived (time.monotonic).
 
     Tokens that come together share the time since the one before equally.
     """

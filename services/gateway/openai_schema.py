@@ -3,31 +3,22 @@
 from dataclasses import dataclass
 from typing import Any
 
-from services.gateway.body import json_type
 from services.gateway.errors import invalid, not_supported
 from services.gateway.fields import Fields, check_unicode
 from services.gateway.messages import read_messages
+from services.gateway.prompts import UINT32, ChatPrompt, Prompt, read_prompts, size_of, token_ids
 from services.gateway.unsupported import refuse_unsupported
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_STOP_IDS = 7
 MAX_NAME_CHARS = 256
-UINT32 = 2**32 - 1
 DEFAULT_COMPLETION_TOKENS = 16
 """What OpenAI gives to /v1/completions that names no max_tokens; a chat gets what is left of the context."""
 MAX_COPIES_BYTES = 32 << 20
 """Of all choices' prompts together: each choice travels with its own copy."""
 LEAST_TOP_P = 1e-6
 """Smaller values would be 0, which is not in (0, 1], once they are 32 bits wide."""
-
-
-@dataclass(frozen=True)
-class ChatPrompt:
-    messages_json: str
-
-
-Prompt = ChatPrompt | str | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,7 @@ def read_chat(values: dict[str, Any], max_choices: int) -> Request:
 
 def read_completion(values: dict[str, Any], max_choices: int) -> Request:
     """Raises ApiError(400)."""
-    return _read(values, False, _prompts(values.get("prompt"), max_choices), max_choices)
+    return _read(values, False, read_prompts(values.get("prompt"), max_choices), max_choices)
 
 
 def _read(values: dict[str, Any], chat: bool, prompts: tuple[Prompt, ...], max_choices: int) -> Request:
@@ -102,7 +93,7 @@ def _choices(fields: Fields, prompts: tuple[Prompt, ...], max_choices: int) -> i
             f"n = {n} for {len(prompts)} prompts makes {choices} choices; at most {max_choices} a request are accepted"
         )
         raise invalid("n", text)
-    if n > 1 and n * sum(map(_bytes, prompts)) > MAX_COPIES_BYTES:
+    if n > 1 and n * sum(map(size_of, prompts)) > MAX_COPIES_BYTES:
         raise invalid("n", f"n = {n} is too much for prompts as long as these; send fewer or shorter ones")
     best_of = fields.integer("best_of", 1, UINT32, clamp=True)
     if best_of is not None and best_of < n:
@@ -110,13 +101,6 @@ def _choices(fields: Fields, prompts: tuple[Prompt, ...], max_choices: int) -> i
     if best_of is not None and best_of > n:
         raise not_supported("best_of", f"best_of above n is not supported yet; omit it or send {n}")
     return n
-
-
-def _bytes(prompt: Prompt) -> int:
-    """About what the prompt takes on its way."""
-    if isinstance(prompt, tuple):
-        return 4 * len(prompt)
-    return len(prompt.messages_json if isinstance(prompt, ChatPrompt) else prompt)
 
 
 def _sampling(fields: Fields, chat: bool) -> Sampling:
@@ -177,39 +161,4 @@ def _stop_token_ids(value: Any) -> tuple[int, ...]:
         return ()
     if not isinstance(value, list) or len(value) > MAX_STOP_IDS:
         raise invalid("stop_token_ids", f"stop_token_ids must be an array of up to {MAX_STOP_IDS} token ids")
-    return _token_ids("stop_token_ids", value)
-
-
-def _prompts(value: Any, max_prompts: int) -> tuple[Prompt, ...]:
-    kinds = "a string, an array of strings, an array of token ids, or an array of arrays of token ids"
-    if value is None:
-        raise invalid("prompt", f"prompt is missing: {kinds}")
-    if isinstance(value, str):
-        return (_text_prompt("prompt", value),)
-    if not isinstance(value, list):
-        raise invalid("prompt", f"prompt must be {kinds}, not {json_type(value)}")
-    if not value:
-        raise invalid("prompt", f"prompt is an empty array; send {kinds}")
-    if isinstance(value[0], int):
-        return (_token_ids("prompt", value),)
-    if len(value) > max_prompts:
-        raise invalid("prompt", f"prompt holds {len(value)} prompts; at most {max_prompts} a request")
-    if all(isinstance(one, str) for one in value):
-        return tuple(_text_prompt(f"prompt[{index}]", one) for index, one in enumerate(value))
-    if all(isinstance(one, list) for one in value):
-        return tuple(_token_ids(f"prompt[{index}]", one) for index, one in enumerate(value))
-    raise invalid("prompt", f"prompt must be {kinds}; this array mixes kinds")
-
-
-def _text_prompt(name: str, text: str) -> str:
-    if not text:
-        raise invalid(name, f"{name} is an empty string; send at least one character")
-    return check_unicode(name, text)
-
-
-def _token_ids(name: str, ids: list[Any]) -> tuple[int, ...]:
-    if not ids:
-        raise invalid(name, f"{name} is an empty array; send at least one token id")
-    if set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) > UINT32:
-        raise invalid(name, f"{name} must hold only token ids: integers from 0 to the vocabulary's size")
-    return tuple(ids)
+    return token_ids("stop_token_ids", value)

@@ -30,7 +30,7 @@ class Choice:
         self.usage: pb.Usage | None = None
 
     def deliver(self, delta: pb.Delta, now: float) -> bool:
-        """Takes a delta that came at `now` (loop time); True if it was the last one."""
+        """Takes a delta that came at `now` (time.monotonic); True if it was the last one."""
         self._reply.heard = True
         if text := delta.text:
             if len(self._parts) >= MAX_PARTS:

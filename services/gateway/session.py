@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,7 +111,7 @@ class FrontendSession:
         return reason
 
     async def _read(self, call: Any) -> None:
-        choices, now = self._choices, asyncio.get_running_loop().time
+        choices, now = self._choices, time.monotonic
         while True:
             down = await call.read()
             if down is grpc.aio.EOF:

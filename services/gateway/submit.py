@@ -1,7 +1,8 @@
 """From a checked request to the Submits of its choices."""
 
 from hostless.v1 import frontend_pb2 as pb
-from services.gateway.openai_schema import ChatPrompt, Request
+from services.gateway.openai_schema import Request
+from services.gateway.prompts import ChatPrompt
 
 
 def to_submits(request: Request, request_id: str, traceparent: str, tenant: str) -> list[pb.Submit]:

@@ -1,4 +1,4 @@
-"""Everything around the completions: models, health, errors, keys, admission, metrics."""
+"""Everything around the completions: models, health, errors, keys, admission."""
 
 import asyncio
 import json
@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from hostless.v1 import scheduler_pb2, scheduler_pb2_grpc
-from services.common import rpc
 from tests.gateway.conftest import Site, chat_body, site_of
-from tests.gateway.fakes import MODEL, FakeScheduler, FakeTokenizer, error, words
+from tests.gateway.fakes import MODEL, FakeTokenizer, words
 
 
 async def test_models(site: Site) -> None:
@@ -188,117 +186,6 @@ async def test_waiting_too_long_is_429(fake: FakeTokenizer) -> None:
         assert (refused.status, "0.05 s" in refused.error["message"]) == (429, True)
         fake.hold.set()
         assert (await running).status == 200
-
-
-async def test_metrics_of_requests(site: Site) -> None:
-    assert (await site.chat()).status == 200
-    assert (await site.chat(stream=True)).status == 200
-    assert (await site.chat(temperature=9)).status == 400
-    metrics = await site.metrics()
-    label = f'{{model_name="{MODEL}"}}'
-    for name in (
-        "time_to_first_token_seconds",
-        "time_to_second_token_seconds",
-        "time_per_output_token_seconds",
-        "e2e_request_latency_seconds",
-        "request_queue_time_seconds",
-        "request_prompt_tokens",
-        "request_generation_tokens",
-    ):
-        assert metrics[f"{name}_count{label}"] == 2, name
-    assert metrics[f"inter_token_latency_seconds_count{label}"] == 4
-    assert metrics[f"prompt_tokens_total{label}"] == 14
-    assert metrics[f"generation_tokens_total{label}"] == 6
-    assert metrics[f"prefix_cache_queries_total{label}"] == 14
-    assert metrics[f"prefix_cache_hits_total{label}"] == 0
-    assert metrics[f'request_success_total{{finished_reason="stop",model_name="{MODEL}"}}'] == 2
-    assert metrics['request_refused_total{code="400"}'] == 1
-    assert (metrics["tokenizer_up"], metrics["mesh_up"]) == (1, 0)
-
-
-async def test_clients_cannot_make_labels(site: Site) -> None:
-    async def script(submit: Any) -> Any:
-        yield error(404, "no such model", code="model_not_found")
-
-    site.fake.script = script
-    answer = await site.chat(model="made-up")
-    assert answer.status == 404
-    assert "made-up" not in (await site.get("/metrics")).text
-
-
-def mesh_status() -> scheduler_pb2.MeshStatus:
-    report = scheduler_pb2.EngineReport(
-        free_pages=25,
-        running=2,
-        waiting=1,
-        slot_states=[5, 0, 1, 2],
-        prefill_launches=3,
-        decode_launches=40,
-        preemptions=6,
-    )
-    info = scheduler_pb2.EngineInfo(engine_id="e0", page_count=100)
-    gone = scheduler_pb2.EngineStatus(info=scheduler_pb2.EngineInfo(engine_id="e1", page_count=100), report=report)
-    live = scheduler_pb2.EngineStatus(info=info, report=report, live=True)
-    return scheduler_pb2.MeshStatus(engines=[live, gone], placements=9, path_choices=[7, 2])
-
-
-async def test_metrics_of_the_mesh(fake: FakeTokenizer) -> None:
-    def register(server: Any) -> None:
-        scheduler_pb2_grpc.add_GlobalSchedulerServicer_to_server(FakeScheduler(mesh_status()), server)
-
-    serving = rpc.serve("127.0.0.1:0", register, ["hostless.v1.GlobalScheduler"], grace_s=0)
-    async with serving as server, site_of(fake, scheduler=f"127.0.0.1:{server.port}") as site:
-        metrics = await site.metrics()
-        assert metrics["mesh_up"] == 1
-        assert (metrics['engine_up{engine="e0"}'], metrics['engine_up{engine="e1"}']) == (1, 0)
-        assert metrics['kv_cache_usage_perc{engine="e0"}'] == 0.75
-        assert metrics['num_preemptions_total{engine="e0"}'] == 6
-        assert metrics['slot_state{engine="e0",state="empty"}'] == 5
-        assert metrics['slot_state{engine="e0",state="decode_processing"}'] == 2
-        assert metrics['graph_launches_total{engine="e0",kind="decode"}'] == 40
-        assert metrics['path_choice_total{path="unified"}'] == 7
-        assert metrics['path_choice_total{path="prefill"}'] == 2
-        assert 'slot_state{engine="e1",state="empty"}' not in metrics
-
-
-async def test_metrics_while_the_scheduler_is_away(fake: FakeTokenizer) -> None:
-    async with site_of(fake, scheduler="127.0.0.1:1") as site:
-        metrics = await site.metrics()
-        assert metrics["mesh_up"] == 0
-        assert not [name for name in metrics if name.startswith("slot_state")]
-
-
-async def test_draining_finishes_what_runs(fake: FakeTokenizer) -> None:
-    fake.script = fake.then_hold
-    async with site_of(fake, grace_s=10.0) as site, site.open_stream() as response:
-        await response.content.readuntil(b"Hello")
-        site.life.stopping.set()
-        await site.until_ready(503)
-        assert (await site.get("/health")).status == 200
-        refused = await site.chat()
-        assert (refused.status, refused.error["code"]) == (503, "shutting_down")
-        fake.hold.set()
-        rest = (await response.read()).decode()
-        assert " world" in rest
-        assert '"finish_reason":"stop"' in rest
-
-
-async def test_what_outlasts_the_grace_time_ends_with_an_error(fake: FakeTokenizer) -> None:
-    fake.script = fake.then_hold
-    async with site_of(fake, grace_s=0.05, max_running=2, max_choices=1) as site, site.open_stream() as response:
-        await response.content.readuntil(b"Hello")
-        whole = asyncio.create_task(site.chat())
-        await fake.until(lambda: len(fake.submits) == 2)
-        queued = asyncio.create_task(site.chat())
-        await site.until_metric(f'num_requests_waiting{{model_name="{MODEL}"}}', 1)
-        site.life.stopping.set()
-        rest = (await response.read()).decode()
-        assert '"code":"shutting_down"' in rest
-        assert rest.endswith("data: [DONE]\n\n")
-        for answer in (await whole, await queued):
-            assert (answer.status, answer.error["code"]) == (503, "shutting_down")
-        await fake.until(lambda: len(fake.cancels) == 2)
-        await asyncio.wait_for(site.task, 10)
 
 
 async def test_an_unexpected_failure_is_500_and_the_next_request_works(

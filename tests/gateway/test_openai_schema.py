@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.gateway.errors import ApiError
-from services.gateway.openai_schema import ChatPrompt, Request, read_chat, read_completion
+from services.gateway.openai_schema import Request, read_chat, read_completion
+from services.gateway.prompts import ChatPrompt
 
 MAX_CHOICES = 8
 USER = {"role": "user", "content": "Hi"}
