@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 
 import numpy as np
+import torch
 from exactness_prompts import chats
 from exactness_reference import Reference
 
@@ -32,7 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", type=int, default=0, help="so many prompts, spread over the kinds; 0: all")
     parser.add_argument("--longest", type=int, default=1 << 20, help="leave longer prompts out")
     parser.add_argument("--tokens", type=int, default=24, help="new tokens a prompt")
-    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=0, help="of torch; 0: as many as cores")
     return parser.parse_args()
 
 
@@ -57,6 +58,8 @@ def run_engine(engine: TorchEngine, prompts: list[list[int]], tokens: int, batch
 
 def main() -> int:
     args = arguments()
+    if args.threads:
+        torch.set_num_threads(args.threads)
     folder = models_dir() / args.model
     reference = Reference(folder)
     encoded = [(name, reference.encode(chat)) for name, chat in chats()]
@@ -69,7 +72,7 @@ def main() -> int:
     expected = [reference.greedy(prompt, args.tokens) for prompt in prompts]
     print(f"transformers: {len(prompts)} prompts in {time.perf_counter() - started:.1f} s", flush=True)
 
-    engine = TorchEngine(load(folder), TorchSettings(args.threads))
+    engine = TorchEngine(load(folder), TorchSettings())
     longest = max(len(prompt) for prompt in prompts) + args.tokens
     engine.allocate(BATCH * -(-longest // PAGE_TOKENS), BATCH, CHUNK_ALONE)
     found = {}

@@ -65,13 +65,12 @@ class TorchEngine:
         return self._pool.view(torch.uint8).view(len(self._pool), block_bytes).numpy()
 
     def allocate(self, pages: int, lanes: int, step_tokens: int) -> None:
-        """See `Engine.allocate`. `lanes` and `step_tokens` need no memory of their own here but must fit
-        beside the pool: a step's activations are about 40 KB a token for a small model."""
-        block_bytes, room = self._geometry.block_bytes, available_bytes()
+        block_bytes = self._geometry.block_bytes
+        room = max(0, available_bytes() - self._step_bytes(lanes, step_tokens))
         if pages * block_bytes > room:
             raise EngineError(
                 f"{pages} KV pages of {block_bytes} bytes are {pages * block_bytes} bytes, but {room} are "
-                f"available: at most {room // block_bytes} pages fit"
+                f"available beside a step of {step_tokens} tokens: at most {room // block_bytes} pages fit"
             )
         # zeros, because memory that is masked out still must not hold a NaN
         self._pool = torch.zeros((pages, *self._geometry.block_shape), dtype=self._model.dtype)
@@ -87,6 +86,14 @@ class TorchEngine:
             if len(plan.sampled_rows):
                 logits = self._model.logits(hidden[torch.from_numpy(plan.sampled_rows)])
                 view.out_tokens[plan.sampled_sequences] = sample(logits, view, plan.sampled_sequences)
+
+    def _step_bytes(self, lanes: int, step_tokens: int) -> int:
+        """About what the largest step takes beside the pool: activations, one layer's KV, logits."""
+        config, item = self._model.config, self._model.dtype.itemsize
+        widths = 3 * config.intermediate + 4 * config.hidden + 3 * config.heads * config.head_dim
+        gathered = 2 * config.max_context * config.kv_heads * config.head_dim
+        logits = 4 * lanes * config.vocab
+        return step_tokens * (widths * item + config.max_context) + gathered * item + 2 * logits
 
     def close(self) -> None:
         self._pool = torch.empty((0, *self._geometry.block_shape), dtype=self._model.dtype)
