@@ -40,7 +40,7 @@ class Tokenizer:
         self.placer = Placer(scheduler, self.live, self.pool.usable, settings.engine_wait_s)
         self.kv = KvHits(store, settings.kv_lookup_s, settings.kv_lease_s)
         self.registry = CollectorRegistry()
-        self.metrics = Metrics(self.registry, self._gauges)
+        self.metrics = Metrics(self.registry, self._gauges, self._counts)
         conductor = Conductor(
             self.live,
             self.shelf,
@@ -98,6 +98,12 @@ class Tokenizer:
         yield "engines_attached", "Engines whose ring is attached.", len(links)
         yield "slots_in_use", "Slots that hold a request of this front end.", sum(link.flights for link in links)
         yield "slots_wanted", "Requests that wait for a slot.", sum(link.waiting for link in links)
+
+    def _counts(self) -> Iterable[tuple[str, str, float]]:
+        yield "ring_polls_with_news", "Polls of rings that brought tokens.", self.pool.polls
+        yield "placed_without_scheduler", "Requests placed by the last table.", self.placer.fallbacks
+        yield "kv_lookups", "Prompts looked up in the KV store.", self.kv.lookups
+        yield "kv_lookups_failed", "Lookups that the store did not answer in time.", self.kv.failures
 
 
 @asynccontextmanager

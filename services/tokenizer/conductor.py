@@ -17,7 +17,7 @@ from services.tokenizer import prompt as prompts
 from services.tokenizer.arena import TooLarge
 from services.tokenizer.encoder import TokenIds
 from services.tokenizer.encoding import EncodingPool
-from services.tokenizer.engine_link import EngineLost, Flight
+from services.tokenizer.engine_link import EngineFault, EngineLost, Flight
 from services.tokenizer.engine_pool import EnginePool
 from services.tokenizer.errors import RequestError, failed, invalid
 from services.tokenizer.kv_hits import KvHit, KvHits
@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 ATTACH_WAIT_S = 3.0  # an engine just placed on may be new in the table
 
 _ENDS = {Finish.STOP: pb.FINISH_STOP, Finish.LENGTH: pb.FINISH_LENGTH}
-_ENGINES_FAULT = frozenset({Finish.CANCELLED, Finish.ENGINE_ERROR, Finish.DRAINING})
-"""Nobody here cancelled it, so the engine dropped it; another engine may do better."""
 
 
 class Conductor:
@@ -121,6 +119,8 @@ class Conductor:
             except EngineLost as lost:
                 self._metrics.moved.inc()
                 log.warning("moved", extra={"reason": str(lost), "tokens": len(request.generated)})
+                if isinstance(lost, EngineFault) and not self._live.untried(request.submit.model, tried):
+                    raise failed(str(lost)) from lost
                 if moved:
                     raise failed(f"the engine was lost, and then the next one: {lost}", "engine_lost") from lost
                 moved = bool(request.generated)
@@ -159,8 +159,7 @@ class Conductor:
 
         def take(ids: list[int], stop_last: bool) -> None:
             self._metrics.generated += len(ids)
-            request.receive(ids, stop_last)
-            if request.finished:  # by a stop string: the engine is told now, this task hears it next
+            if request.receive(ids, stop_last):  # a stop string: the engine is told now, this task hears it next
                 link.abandon(flight)
 
         flight = Flight(take, lambda: trace.published(placed.at_ns), trace.reported)
@@ -191,7 +190,9 @@ class Conductor:
                 "max_tokens",
                 "context_length_exceeded",
             )
-        if finish in _ENGINES_FAULT:
+        if finish is Finish.ENGINE_ERROR:
+            raise EngineFault(f"engine {name} failed while it computed the request")
+        if finish in (Finish.CANCELLED, Finish.DRAINING):  # nobody here cancelled it: the engine let go of us
             raise EngineLost(f"engine {name} ended the request: {finish.name.lower()}")
         raise failed(f"engine {name} refused the request: {finish.name.lower()}")
 

@@ -1,7 +1,7 @@
 """Token ids to text as they come: whole characters only, in linear time, with at most three bytes of state."""
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 
 class TokenText:
@@ -30,8 +30,12 @@ class Detokenizer:
         self._text = text
         self._held = b""
 
-    def push(self, ids: Iterable[int]) -> str:
+    def push(self, ids: Sequence[int]) -> str:
         """The characters that these ids complete. Bytes of a character still open are held back."""
+        if len(ids) == 1 and not self._held:  # nearly always
+            whole = self._text.whole[ids[0]]
+            if whole is not None:
+                return whole
         parts = []
         for token in ids:
             whole = None if self._held else self._text.whole[token]

@@ -20,6 +20,10 @@ class EngineLost(Exception):
     """The engine, or its part in this request, is gone: no more tokens will come from it."""
 
 
+class EngineFault(EngineLost):
+    """The engine lives, but failed on this request; another one may do better."""
+
+
 class Ring(Protocol):
     """What of an Attachment is used here."""
 

@@ -57,6 +57,10 @@ class LiveEngines:
         """Ids of engines that still are what was tried."""
         return [engine_id for engine_id, epoch in tried if self._epoch(engine_id) == epoch]
 
+    def untried(self, model: str, tried: Tried) -> bool:
+        """Whether an engine of the model lives that was not tried."""
+        return any((info.engine_id, info.epoch) not in tried for info in self.serving(model))
+
     def in_turn(
         self, model: str, tokens: int, tried: Tried, usable: Callable[[pb.EngineInfo], bool]
     ) -> pb.EngineInfo | None:

@@ -12,17 +12,19 @@ from services.tokenizer.request import Request
 
 _SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
-Gauges = Callable[[], Iterable[tuple[str, str, float]]]
-"""(name, help, value) of what stands in the service now."""
+Readings = Callable[[], Iterable[tuple[str, str, float]]]
+"""(name, help, value), asked for on the exporter's thread."""
 
 
 class Metrics(Collector):
     """One of a process."""
 
-    def __init__(self, registry: CollectorRegistry, gauges: Gauges) -> None:
+    def __init__(self, registry: CollectorRegistry, gauges: Readings, counts: Readings) -> None:
+        """`gauges`: what stands now. `counts`: what parts of the service have counted since the start."""
         self.generated = 0
         """Tokens read from rings."""
         self._gauges = gauges
+        self._counts = counts
         registry.register(self)
         self.prompt_tokens = Counter("hostless:tokenizer_prompt_tokens", "Of prompts encoded.", registry=registry)
         self.moved = Counter(
@@ -50,10 +52,13 @@ class Metrics(Collector):
             self._first_token.observe(request.first_token_s - request.arrived_s)
 
     def collect(self) -> Iterable[Metric]:
-        tokens = CounterMetricFamily("hostless:tokenizer_generated_tokens", "Tokens read from rings.")
-        tokens.add_metric([], self.generated)
-        cpu = CounterMetricFamily("hostless:tokenizer_cpu_seconds", "Processor time of this process.")
-        cpu.add_metric([], time.process_time())
-        yield from (tokens, cpu)
+        own = (
+            ("generated_tokens", "Tokens read from rings.", float(self.generated)),
+            ("cpu_seconds", "Processor time of this process.", time.process_time()),
+        )
+        for name, help, value in (*own, *self._counts()):
+            family = CounterMetricFamily(f"hostless:tokenizer_{name}", help)
+            family.add_metric([], value)
+            yield family
         for name, help, value in self._gauges():
             yield GaugeMetricFamily(f"hostless:tokenizer_{name}", help, value)

@@ -81,8 +81,8 @@ class Request:
         if self.submit.echo:
             self._sink.text(self.id, stream.echo(prompt.tolist()), 0)
 
-    def receive(self, ids: list[int], stop_token_last: bool) -> None:
-        """New tokens from an engine. Finishes the request if they complete a stop string.
+    def receive(self, ids: list[int], stop_token_last: bool) -> bool:
+        """New tokens from an engine. Finishes the request if they complete a stop string, and says so.
 
         stop_token_last: the last id is the end or stop token that ended the request; it has no text.
         """
@@ -102,9 +102,11 @@ class Request:
         self._unsent_tokens += stream.tokens - before
         if stream.stopped:
             self._end(pb.FINISH_STOP, text)
-        elif text:
+            return True
+        if text:
             self._sink.text(self.id, text, self._unsent_tokens)
             self._unsent_tokens = 0
+        return False
 
     def finish(self, reason: pb.FinishReason) -> None:
         """The last delta, with all text that was held back. Does nothing if the request has finished."""

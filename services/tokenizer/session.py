@@ -25,6 +25,7 @@ class GatewaySession:
         self.messages = 0
         self._bound = max_unsent_deltas
         self._down = pb.SessionDown()
+        self._add = self._down.deltas.add
         self._unsent = 0
         self._ready = asyncio.Event()
         self.overflowed = asyncio.Event()
@@ -47,12 +48,15 @@ class GatewaySession:
             task.cancel()
 
     def text(self, id: int, text: str, tokens: int) -> None:
-        self._down.deltas.add(id=id, text=text, tokens=tokens)
-        self._added()
+        self._add(id=id, text=text, tokens=tokens)
+        self._unsent += 1
+        if self._unsent == 1 or self._unsent > self._bound:  # once a message: this is the token path
+            self._note()
 
     def end(self, delta: pb.Delta) -> None:
         self._down.deltas.append(delta)
-        self._added()
+        self._unsent += 1
+        self._note()
 
     async def send(self, write: Callable[[pb.SessionDown], Awaitable[None]]) -> None:
         """Sends what gathers, for ever. `write` returns when the transport has taken the message."""
@@ -60,6 +64,7 @@ class GatewaySession:
             await self._ready.wait()
             self._ready.clear()
             down, self._down, self._unsent = self._down, pb.SessionDown(), 0
+            self._add = self._down.deltas.add
             self.messages += 1
             await write(down)
 
@@ -68,8 +73,7 @@ class GatewaySession:
         await self.overflowed.wait()
         raise SessionOverflow(f"the gateway has left {self._bound} deltas unread")
 
-    def _added(self) -> None:
-        self._unsent += 1
+    def _note(self) -> None:
         self._ready.set()
         if self._unsent > self._bound:
             self.overflowed.set()

@@ -67,6 +67,8 @@ class StopMatcher:
     def push(self, text: str) -> str:
         """What can be sent now. Once `stopped`, that was all: the stop string and what follows is dropped."""
         stops, state, at, end = self._stops, self._state, 0, len(text)
+        if not state and stops.first.search(text) is None:  # nearly always
+            return text
         while at < end:
             if not state:  # nothing held back: leap to the next character that begins a stop string
                 found = stops.first.search(text, at)

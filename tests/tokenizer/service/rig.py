@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from hostless.v1 import scheduler_pb2, scheduler_pb2_grpc
 from hostless.v1 import frontend_pb2 as pb
+from hostless.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.common import rpc
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import EngineState, Finish, RingGeometry, RingOwner, SlotState

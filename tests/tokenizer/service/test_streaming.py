@@ -7,7 +7,7 @@ import pytest
 
 from hostless.v1 import frontend_pb2 as pb
 from services.fabric.ring import Finish
-from tests.tokenizer.service.rig import make_rig, submit
+from tests.tokenizer.service.rig import make_rig, submit, until
 
 
 async def test_text_comes_back_and_ends_by_length(tmp_path: Path) -> None:
@@ -149,6 +149,6 @@ async def test_describe_lists_models_and_readiness(tmp_path: Path) -> None:
         assert (described.ready, model.id, model.context_length, model.vocab_size) == (True, "toy", 4096, 300)
         assert model.created > 0
         rig.mesh.show([])
-        while (described := await rig.client.describe()).ready:
-            await asyncio.sleep(0.01)
-        assert described.reason == "no engine lives"
+        await until(lambda: not rig.tokenizer.live.engines)
+        described = await rig.client.describe()
+        assert (described.ready, described.reason) == (False, "no engine lives")

@@ -1,0 +1,98 @@
+"""The service as a process: ports, health, metrics, SIGTERM; and its settings."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import urllib.request
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.common import rpc
+from services.common.settings import SettingError, load
+from services.tokenizer.client import FrontendClient, FrontendUnavailable
+from services.tokenizer.settings import TokenizerSettings
+from tests.tokenizer.service.rig import submit
+
+
+async def start(*flags: str) -> tuple[asyncio.subprocess.Process, dict[str, int]]:
+    """The process, and the ports that its log names."""
+    command = (sys.executable, "-m", "services.tokenizer", "--address", "127.0.0.1:0", "--metrics-address")
+    process = await asyncio.create_subprocess_exec(
+        *command, "127.0.0.1:0", "--scheduler", "127.0.0.1:1", *flags, stderr=asyncio.subprocess.PIPE
+    )
+    ports: dict[str, int] = {}
+    assert process.stderr
+    async with asyncio.timeout(30):
+        while "serving" not in ports:
+            line = json.loads(await process.stderr.readline())
+            if "port" in line:
+                ports[line["message"]] = line["port"]
+    return process, ports
+
+
+async def test_a_tokenizer_without_a_mesh_serves_and_stops_cleanly() -> None:
+    process, ports = await start()
+    async with FrontendClient(f"127.0.0.1:{ports['serving']}") as client:
+        described = await client.describe()
+        assert (described.ready, described.reason) == (False, "no engine lives")
+        async with rpc.channel(client.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(service="hostless.v1.Frontend"))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        url = f"http://127.0.0.1:{ports['metrics']}/metrics"
+        page = (await asyncio.to_thread(urllib.request.urlopen, url, timeout=5)).read().decode()
+        assert re.search(r"^hostless:tokenizer_engines_attached 0\.0$", page, re.MULTILINE)
+        assert re.search(r"^hostless:tokenizer_generated_tokens_total 0\.0$", page, re.MULTILINE)
+    process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(10):
+        await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_a_taken_port_is_named_and_the_exit_code_is_2() -> None:
+    process, ports = await start()
+    second = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.tokenizer", "--address", f"127.0.0.1:{ports['serving']}",
+        "--metrics-address", "", stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(30):
+        _, err = await second.communicate()
+    assert second.returncode == 2
+    assert f"127.0.0.1:{ports['serving']}" in err.decode()
+    process.terminate()
+    await process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--address", "7020"], "address"),
+        (["--kvstore", "store"], "kvstore"),
+        (["--poll-busy-s", "0.0001"], "poll-busy-s"),
+        (["--poll-idle-s", "0.0005"], "poll-idle-s"),
+        (["--max-requests", "0"], "max-requests"),
+        (["--engine-wait-s", "0"], "engine-wait-s"),
+        (["--grace-s", "-1"], "grace-s"),
+        (["--no-such-thing", "1"], "no-such-thing"),
+    ],
+)
+def test_wrong_settings_are_named(flags: list[str], named: str) -> None:
+    with pytest.raises(SettingError, match=named):
+        load(TokenizerSettings, "tokenizer", flags, {})
+
+
+def test_a_front_end_is_named_by_host_and_process_unless_told() -> None:
+    assert TokenizerSettings().front_end_id.endswith(str(os.getpid()))
+    assert TokenizerSettings(name="dpu-3").front_end_id == "dpu-3"
+
+
+async def test_the_client_says_when_there_is_no_tokenizer() -> None:
+    async with FrontendClient("127.0.0.1:1") as client:
+        with pytest.raises(FrontendUnavailable, match=r"127\.0\.0\.1:1"):
+            client.submit(submit())
+        with pytest.raises(FrontendUnavailable, match="UNAVAILABLE"):
+            await client.describe()
