@@ -3,6 +3,7 @@
 //   core    CoreState and its arrays, private to the scheduler
 //   ring    shared with front ends (ring.hpp): believe nothing read from it before it is checked
 //   engine  shared with graphs and the KV agent (step.hpp)
+//   agent   the KV agent's part of engine memory, where that is a memory of its own: same layout
 #pragma once
 #include "platform.hpp"
 #include "state.hpp"
@@ -18,7 +19,7 @@ struct Context {
   Phase* phases;
   Lane* lanes;
   uint32_t *free_lanes, *flight_lanes, *page_refs, *free_pages;
-  uint32_t *events, *found, *found_sequences, *found_order;
+  uint32_t *events, *announced, *found, *found_sequences, *found_order;
   uint32_t *decode_graphs, *prefill_graphs, *graph_sizes;
   // ring
   RingHeader& ring;
@@ -31,6 +32,8 @@ struct Context {
   EngineMemory& engine;
   StepSequence* sequences;
   uint32_t *tokens, *out_tokens, *block_tables;
+  // agent
+  EngineMemory& agent;
   uint64_t* load_done;
   KvOrder* orders;
 
@@ -47,10 +50,13 @@ struct Context {
 
   // The ring's geometry comes from the settings, never from its header, which front ends can write.
   HOSTLESS_FN Context(P& platform, void* core, void* ring_memory, void* engine_memory)
+      : Context(platform, core, ring_memory, engine_memory, engine_memory) {}
+  HOSTLESS_FN Context(P& platform, void* core, void* ring_memory, void* engine_memory, void* agent_memory)
       : p(platform),
         s(*static_cast<CoreState*>(core)),
         ring(*static_cast<RingHeader*>(ring_memory)),
-        engine(*static_cast<EngineMemory*>(engine_memory)) {
+        engine(*static_cast<EngineMemory*>(engine_memory)),
+        agent(*static_cast<EngineMemory*>(agent_memory)) {
     requests = at<Request>(core, s.requests_offset);
     phases = at<Phase>(core, s.phases_offset);
     lanes = at<Lane>(core, s.lanes_offset);
@@ -59,6 +65,7 @@ struct Context {
     page_refs = at<uint32_t>(core, s.page_refs_offset);
     free_pages = at<uint32_t>(core, s.free_pages_offset);
     events = at<uint32_t>(core, s.events_offset);
+    announced = at<uint32_t>(core, s.announced_offset);
     found = at<uint32_t>(core, s.found_offset);
     found_sequences = at<uint32_t>(core, s.found_sequences_offset);
     found_order = at<uint32_t>(core, s.found_order_offset);
@@ -79,8 +86,8 @@ struct Context {
     tokens = at<uint32_t>(engine_memory, engine.tokens_offset);
     out_tokens = at<uint32_t>(engine_memory, engine.out_tokens_offset);
     block_tables = at<uint32_t>(engine_memory, engine.block_tables_offset);
-    load_done = at<uint64_t>(engine_memory, engine.load_done_offset);
-    orders = at<KvOrder>(engine_memory, engine.orders_offset);
+    load_done = at<uint64_t>(agent_memory, engine.load_done_offset);
+    orders = at<KvOrder>(agent_memory, engine.orders_offset);
   }
 };
 
@@ -93,10 +100,12 @@ HOSTLESS_FN constexpr uint32_t pages_for(uint64_t tokens) {
 }
 
 // Token at `position` of a request. The arenas are the front end's to spoil: an id that the model
-// lacks becomes 0, so that garbage costs its owner an answer and nobody a fault.
+// lacks becomes 0, so that garbage costs its owner an answer and nobody a fault. The newest token may not
+// be in its arena yet.
 template <class P>
 HOSTLESS_FN uint32_t token_at(const Context<P>& c, const Request& r, uint32_t position) {
   const RequestRecord& q = r.record;
+  if (r.generated != 0 && position + 1 == q.prompt_count + r.generated) return r.last_token;
   const uint32_t id = position < q.prompt_count ? c.prompt[q.prompt_begin + position]
                                                 : c.token[q.token_begin + (position - q.prompt_count)];
   return id < c.s.settings.vocab_size ? id : 0;

@@ -10,6 +10,9 @@
 //   fetch_add(u32*, n)           atomic within the team
 //   load_acquire, load_relaxed, store_release, store_relaxed, compare_exchange
 //                                atomic towards the front end, the agent and the engine (system scope)
+//   doorbell(ring, f), lease(ring, f), orders_tail(agent), command(core)
+//                                words that others write and every turn looks at. They may be seen a
+//                                moment late, so that where they lie far away nobody waits for them
 //   clock_ns()                   unix time
 //   launch(graph, step)          starts a captured graph, fire-and-forget (B3)
 //   window_left()                launches that this parent execution may still make (B4)

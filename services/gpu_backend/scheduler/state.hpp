@@ -37,12 +37,21 @@ enum class Phase : uint8_t {
   starved = 5,     // out of the batch until a page is free for its next token
 };
 
+// Whether the slot's word is to be written by the next `publish`, and who knows of it.
+enum class Announced : uint8_t {
+  no = 0,
+  by_lane = 1,  // the request holds a lane, and is found through it
+  listed = 2,   // on the list of announcements
+};
+
 struct Request {
   RequestRecord record;  // a private, validated copy: the ring's may change under us
   SlotReport report;
   uint64_t arrival;    // rank among all requests of this engine; kept when evicted
   uint32_t lane;       // kNone without one
-  uint32_t generated;  // tokens written to the token arena
+  uint32_t generated;  // tokens sampled
+  uint32_t shown;      // of them written to the token arena
+  uint32_t last_token; // the newest of them
   uint32_t computed;   // leading tokens whose KV is in its pages
   uint32_t offered;    // leading blocks that came from the store or were offered to it
   uint32_t previous, next;  // in the waiting queue; kNone at its ends
@@ -51,9 +60,10 @@ struct Request {
   uint8_t persist;     // 1: full blocks are offered to the store
   uint8_t owes_end;    // 1: the agent has had an order and must hear the end
   uint8_t load_asked;  // 1: at most one load a request
-  uint8_t reserved[3];
+  Announced announced;
+  uint8_t reserved[2];
 };
-static_assert(sizeof(Request) == 232);
+static_assert(sizeof(Request) == 240);
 
 // One sequence of the batch: a row of the block table.
 struct Lane {
@@ -64,7 +74,7 @@ struct Lane {
   uint32_t flying;      // its tokens in the step in flight; 0: not in it
   uint32_t sampled;     // 1: that step samples a token for it
   uint32_t abandoned;   // 1: cancelled while loading; held until the agent has answered
-  uint32_t reserved;
+  uint32_t cancelled;   // 1: its cancel flag was seen while it was in the step in flight
 };
 static_assert(sizeof(Lane) == 32);
 
@@ -121,17 +131,18 @@ struct CoreState {
   LaneList loading, prefilling, running, starved;
 
   uint64_t orders_reserved;  // head of the order ring, unpublished orders included
+  uint64_t orders_published;
   uint64_t orders_released;  // tail of the order ring, as far as its pages were taken back
   uint64_t agent_moved_ns;   // when orders_tail last moved, or the ring was last empty
   uint32_t ends_owed;        // requests that the agent must still hear the end of
   uint32_t stores_open;      // store orders that hold a page
 
-  uint32_t event_count, found_count;
+  uint32_t event_count, found_count, announced_count;
   uint32_t illegal_transitions;  // must stay 0
   uint32_t decode_graph_count, prefill_graph_count;
 
   uint64_t requests_offset, phases_offset, lanes_offset, free_lanes_offset, flight_lanes_offset;
-  uint64_t page_refs_offset, free_pages_offset, events_offset;
+  uint64_t page_refs_offset, free_pages_offset, events_offset, announced_offset;
   uint64_t found_offset, found_sequences_offset, found_order_offset;
   uint64_t decode_graphs_offset, prefill_graphs_offset, graph_sizes_offset;
   uint64_t size_bytes;
@@ -155,6 +166,7 @@ HOSTLESS_FN uint64_t lay_out(CoreState& s) {
   place(s.page_refs_offset, 4ULL * g.pages);
   place(s.free_pages_offset, 4ULL * g.pages);
   place(s.events_offset, 4ULL * g.slots);
+  place(s.announced_offset, 4ULL * g.slots);
   place(s.found_offset, 4ULL * g.slots);
   place(s.found_sequences_offset, 4ULL * g.slots);
   place(s.found_order_offset, 4ULL * g.slots);
