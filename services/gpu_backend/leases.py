@@ -62,8 +62,8 @@ class LeaseTable:
 
     @property
     def settled(self) -> bool:
-        """Nothing is held, ending or cooling: `tick` has nothing to do until the next attach."""
-        return len(self._free) == self._places.front_ends
+        """Nothing is ending or cooling: every place is free or held, and `tick` waits for nobody."""
+        return not self._ending and not self._cooling
 
     def attach(self, front_end_id: str) -> Lease:
         """Leases a free place; its slots are empty and of new generations. Raises NoPlace."""

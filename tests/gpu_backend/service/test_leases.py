@@ -131,7 +131,7 @@ class Leases(RuleBasedStateMachine):
         assert held == set(self.renewed)
         leased = {place for place, state in enumerate(self.ring.states) if state is LeaseState.LEASED}
         assert leased == {self.leases[key].share.front_end for key in held}
-        assert self.table.settled <= (not held)
+        assert not self.table.settled or LeaseState.ENDED not in self.ring.states
 
     def teardown(self) -> None:
         self.table.end_all()
@@ -140,6 +140,7 @@ class Leases(RuleBasedStateMachine):
         self.clock.now += GRACE
         self.table.tick()
         assert self.table.settled
+        assert self.table.held == []
         assert len({self.table.attach("fe").share.front_end for _ in range(self.ring.front_ends)}) == 3
 
 
