@@ -16,7 +16,12 @@ constexpr uint32_t kMostPrompt = 220, kMostTokens = 90;
 class FrontEnd : HostAtomics {
  public:
   FrontEnd(const Ring& r, uint32_t place, uint32_t places, uint64_t seed, bool errors)
-      : ring(r), f(place), share(r.share(place, places)), random(seed), errors_allowed(errors), slots(share.slot_count) {}
+      : ring(r),
+        f(place),
+        share(r.share(place, places)),
+        random(seed),
+        errors_allowed(errors),
+        slots(share.slot_count) {}
 
   // Runs `count` requests to their ends.
   void run(uint32_t count) {
@@ -86,7 +91,8 @@ class FrontEnd : HostAtomics {
     uint32_t fields[sizeof q / 4];
     std::memcpy(fields, &q, sizeof q);
     const size_t field = random() % (sizeof q / 4);
-    const bool begins = field == offsetof(RequestRecord, prompt_begin) / 4 || field == offsetof(RequestRecord, token_begin) / 4;
+    const bool begins =
+        field == offsetof(RequestRecord, prompt_begin) / 4 || field == offsetof(RequestRecord, token_begin) / 4;
     fields[field] = worst[random() % (begins ? 3 : 6)];
     std::memcpy(&q, fields, sizeof q);
     s.spoilt = true;

@@ -55,7 +55,8 @@ class Fuzz {
       if (dice == 7) ring.prompt()[random() % kPrompts] = any_word();
       if (dice == 8) ring.token()[random() % kTokens] = any_word();
       if (dice == 9) engine.orders_tail = random() % 4 ? engine.orders_head - random() % 4 : random();
-      if (dice == 10) context().load_done[random() % kSlots] = load_answer(static_cast<uint32_t>(random() % 8), any_word());
+      if (dice == 10)
+        context().load_done[random() % kSlots] = load_answer(static_cast<uint32_t>(random() % 8), any_word());
       if (dice > 10 && random() % 8) land();
       for (uint64_t turns = random() % 3; turns > 0; --turns) turn();
     }

@@ -98,8 +98,8 @@ void stress(Scheduler& scheduler, const Ring& ring, uint64_t seed, uint32_t requ
   const Counters n = scheduler.counters();
   expect(n.running + n.waiting + n.prefilling + n.loading + n.starved == 0, "requests are left");
   std::printf("%llu tokens, %llu claims, %llu preemptions, %llu loads, %llu stores, %llu dropped, %llu relaunches\n",
-              n.generated_tokens + 0ULL, n.claims + 0ULL, n.preemptions + 0ULL, n.loads + 0ULL,
-              n.blocks_offered + 0ULL, n.blocks_dropped + 0ULL, n.relaunches + 0ULL);
+              n.generated_tokens + 0ULL, n.claims + 0ULL, n.preemptions + 0ULL, n.loads + 0ULL, n.blocks_offered + 0ULL,
+              n.blocks_dropped + 0ULL, n.relaunches + 0ULL);
 }
 
 }  // namespace

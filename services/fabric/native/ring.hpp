@@ -21,8 +21,10 @@
 #ifdef __CUDACC_RTC__
 #include <cuda/std/cstdint>
 namespace hostless {
-using cuda::std::uint32_t; using cuda::std::uint64_t; using cuda::std::uint8_t;
-}
+using cuda::std::uint32_t;
+using cuda::std::uint64_t;
+using cuda::std::uint8_t;
+}  // namespace hostless
 #define HOSTLESS_FN __host__ __device__ inline
 #elif defined(__CUDACC__)
 #include <cstdint>
@@ -88,8 +90,7 @@ enum class Owner : uint8_t { nobody = 0, front_end = 1, scheduler = 2 };
 HOSTLESS_FN constexpr Owner transition_owner(SlotState from, SlotState to) {
   using S = SlotState;
   switch (from) {
-    case S::empty:
-      return to == S::prefill_pending || to == S::kv_pending ? Owner::front_end : Owner::nobody;
+    case S::empty: return to == S::prefill_pending || to == S::kv_pending ? Owner::front_end : Owner::nobody;
     case S::prefill_pending:
       return to == S::prefill_processing || to == S::decode_completed ? Owner::scheduler : Owner::nobody;
     case S::prefill_processing:
@@ -99,10 +100,8 @@ HOSTLESS_FN constexpr Owner transition_owner(SlotState from, SlotState to) {
       return to == S::decode_paused || to == S::decode_completed ? Owner::scheduler : Owner::nobody;
     case S::decode_paused:
       return to == S::decode_processing || to == S::decode_completed ? Owner::scheduler : Owner::nobody;
-    case S::decode_completed:
-      return to == S::empty ? Owner::front_end : Owner::nobody;
-    case S::kv_pending:
-      return to == S::decode_paused || to == S::decode_completed ? Owner::scheduler : Owner::nobody;
+    case S::decode_completed: return to == S::empty ? Owner::front_end : Owner::nobody;
+    case S::kv_pending: return to == S::decode_paused || to == S::decode_completed ? Owner::scheduler : Owner::nobody;
   }
   return Owner::nobody;
 }
@@ -197,13 +196,21 @@ HOSTLESS_FN constexpr uint64_t align64(uint64_t n) { return (n + 63) & ~63ULL; }
 // Fills the header's geometry and returns the bytes a region needs. Everything else is zeroed by the owner.
 HOSTLESS_FN uint64_t lay_out(RingHeader& h, const RingGeometry& g) {
   uint64_t at = sizeof(RingHeader);
-  h.slot_count = g.slots; h.prompt_words = g.prompt_words; h.token_words = g.token_words;
-  h.words_offset = at;   at = align64(at + 8ULL * g.slots);
-  h.cancels_offset = at; at = align64(at + 4ULL * g.slots);
-  h.records_offset = at; at = align64(at + sizeof(RequestRecord) * static_cast<uint64_t>(g.slots));
-  h.reports_offset = at; at = align64(at + sizeof(SlotReport) * static_cast<uint64_t>(g.slots));
-  h.prompt_offset = at;  at = align64(at + 4ULL * g.prompt_words);
-  h.token_offset = at;   at = align64(at + 4ULL * g.token_words);
+  h.slot_count = g.slots;
+  h.prompt_words = g.prompt_words;
+  h.token_words = g.token_words;
+  h.words_offset = at;
+  at = align64(at + 8ULL * g.slots);
+  h.cancels_offset = at;
+  at = align64(at + 4ULL * g.slots);
+  h.records_offset = at;
+  at = align64(at + sizeof(RequestRecord) * static_cast<uint64_t>(g.slots));
+  h.reports_offset = at;
+  at = align64(at + sizeof(SlotReport) * static_cast<uint64_t>(g.slots));
+  h.prompt_offset = at;
+  at = align64(at + 4ULL * g.prompt_words);
+  h.token_offset = at;
+  at = align64(at + 4ULL * g.token_words);
   h.size_bytes = at;
   return at;
 }

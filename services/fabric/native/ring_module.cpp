@@ -55,8 +55,8 @@ class Buffer {
   template <class T>
   T* array(size_t count, const char* name) const {
     if (size() != count * sizeof(T)) {
-      std::string text = std::string(name) + " has " + std::to_string(size()) + " bytes, not " +
-                         std::to_string(count) + " elements of " + std::to_string(sizeof(T));
+      std::string text = std::string(name) + " has " + std::to_string(size()) + " bytes, not " + std::to_string(count) +
+                         " elements of " + std::to_string(sizeof(T));
       throw nb::value_error(text.c_str());
     }
     return static_cast<T*>(view_.buf);
@@ -81,8 +81,7 @@ void copy_out(uint8_t* from, uint8_t* to, size_t bytes) {
     auto* source = reinterpret_cast<uint64_t*>(from);
     auto* target = reinterpret_cast<uint64_t*>(to);
     size_t words = bytes / 8;
-    for (size_t i = 0; i < words; ++i)
-      target[i] = std::atomic_ref<uint64_t>(source[i]).load(std::memory_order_relaxed);
+    for (size_t i = 0; i < words; ++i) target[i] = std::atomic_ref<uint64_t>(source[i]).load(std::memory_order_relaxed);
     from += words * 8, to += words * 8, bytes %= 8;
   }
   std::memcpy(to, from, bytes);
@@ -244,29 +243,33 @@ nb::dict header_layout() {
   using H = RingHeader;
   return Layout(sizeof(H)) FIELD(H, magic) FIELD(H, version) FIELD(H, slot_count) FIELD(H, epoch) FIELD(H, size_bytes)
       FIELD(H, words_offset) FIELD(H, cancels_offset) FIELD(H, records_offset) FIELD(H, reports_offset)
-      FIELD(H, prompt_offset) FIELD(H, token_offset) FIELD(H, prompt_words) FIELD(H, token_words)
-      FIELD(H, max_context) FIELD(H, vocab_size) FIELD(H, page_count) FIELD(H, doorbells) FIELD(H, heartbeat)
-      FIELD(H, engine_state) FIELD(H, leases).dict();
+          FIELD(H, prompt_offset) FIELD(H, token_offset) FIELD(H, prompt_words) FIELD(H, token_words)
+              FIELD(H, max_context) FIELD(H, vocab_size) FIELD(H, page_count) FIELD(H, doorbells) FIELD(H, heartbeat)
+                  FIELD(H, engine_state) FIELD(H, leases)
+                      .dict();
 }
 
 nb::dict lease_layout() {
   using L = FrontEndLease;
   return Layout(sizeof(L)) FIELD(L, active) FIELD(L, slot_begin) FIELD(L, slot_count) FIELD(L, prompt_begin)
-      FIELD(L, prompt_count) FIELD(L, token_begin) FIELD(L, token_count).dict();
+      FIELD(L, prompt_count) FIELD(L, token_begin) FIELD(L, token_count)
+          .dict();
 }
 
 nb::dict record_layout() {
   using R = RequestRecord;
   return Layout(sizeof(R)) FIELD(R, generation) FIELD(R, sequence) FIELD(R, prompt_begin) FIELD(R, prompt_count)
       FIELD(R, token_begin) FIELD(R, max_tokens) FIELD(R, temperature) FIELD(R, top_p) FIELD(R, top_k) FIELD(R, flags)
-      FIELD(R, seed) FIELD(R, stop_count) FIELD(R, cached_tokens) FIELD(R, kv_lease) FIELD(R, kv_root)
-      FIELD(R, stop_ids) FIELD(R, submitted_ns).dict();
+          FIELD(R, seed) FIELD(R, stop_count) FIELD(R, cached_tokens) FIELD(R, kv_lease) FIELD(R, kv_root)
+              FIELD(R, stop_ids) FIELD(R, submitted_ns)
+                  .dict();
 }
 
 nb::dict report_layout() {
   using R = SlotReport;
   return Layout(sizeof(R)) FIELD(R, generation) FIELD(R, cached_tokens) FIELD(R, preemptions) FIELD(R, prefill_chunks)
-      FIELD(R, claimed_ns) FIELD(R, prefill_ns) FIELD(R, first_token_ns) FIELD(R, finished_ns).dict();
+      FIELD(R, claimed_ns) FIELD(R, prefill_ns) FIELD(R, first_token_ns) FIELD(R, finished_ns)
+          .dict();
 }
 
 nb::dict lay_out_ring(uint32_t slots, uint32_t prompt_words, uint32_t token_words) {
@@ -351,8 +354,7 @@ NB_MODULE(_ring, m) {
   m.def("store_release_u64", &store_release_u64, "buffer"_a, "offset"_a, "value"_a);
   m.def("store_release_many", &store_release_many, "buffer"_a, "offsets"_a, "values"_a);
   m.def("compare_exchange_u64", &compare_exchange_u64, "buffer"_a, "offset"_a, "expected"_a, "desired"_a);
-  m.def("compare_exchange_many", &compare_exchange_many, "buffer"_a, "offsets"_a, "expected"_a, "desired"_a,
-        "found"_a);
+  m.def("compare_exchange_many", &compare_exchange_many, "buffer"_a, "offsets"_a, "expected"_a, "desired"_a, "found"_a);
   m.def("fetch_add_u64", &fetch_add_u64, "buffer"_a, "offset"_a, "addend"_a);
   m.def("read_into", &read_into, "buffer"_a, "offset"_a, "out"_a);
   m.def("write_from", &write_from, "buffer"_a, "offset"_a, "data"_a);

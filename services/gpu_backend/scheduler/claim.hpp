@@ -104,9 +104,8 @@ HOSTLESS_FN bool take_slot(Context<P>& c, uint32_t f, uint32_t slot) {
   const uint64_t word = c.p.load_acquire(&c.words[slot]);
   const uint32_t generation = word_generation(word);
   const bool served = word_state(word) == SlotState::prefill_pending;
-  const uint64_t claimed = served
-                               ? slot_word(SlotState::prefill_processing, Finish::none, generation, 0)
-                               : slot_word(SlotState::decode_completed, Finish::bad_record, generation, 0);
+  const uint64_t claimed = served ? slot_word(SlotState::prefill_processing, Finish::none, generation, 0)
+                                  : slot_word(SlotState::decode_completed, Finish::bad_record, generation, 0);
   if (!served && word_state(word) != SlotState::kv_pending) return false;
   if (!c.p.compare_exchange(&c.words[slot], word, claimed)) return false;
   ++c.s.front_ends[f].claimed;

@@ -60,8 +60,7 @@ template <class P>
 HOSTLESS_FN void end_leases(Context<P>& c) {
   const uint64_t ended = leader(c.p, [&] {
     uint64_t mask = 0;
-    for (uint32_t f = 0; f < kFrontEnds; ++f)
-      mask |= uint64_t{lease_state(c, f) == LeaseState::ended} << f;
+    for (uint32_t f = 0; f < kFrontEnds; ++f) mask |= uint64_t{lease_state(c, f) == LeaseState::ended} << f;
     return mask;
   });
   for (uint32_t f = 0; f < kFrontEnds; ++f)

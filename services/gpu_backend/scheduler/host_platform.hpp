@@ -6,10 +6,22 @@ namespace hostless {
 
 // The memory operations that any host platform needs, with named orders: right on Arm as on x86.
 struct HostAtomics {
-  template <class T> static T load_acquire(const T* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
-  template <class T> static T load_relaxed(const T* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
-  template <class T> static void store_release(T* at, T value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
-  template <class T> static void store_relaxed(T* at, T value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+  template <class T>
+  static T load_acquire(const T* at) {
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+  }
+  template <class T>
+  static T load_relaxed(const T* at) {
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
+  }
+  template <class T>
+  static void store_release(T* at, T value) {
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+  }
+  template <class T>
+  static void store_relaxed(T* at, T value) {
+    __atomic_store_n(at, value, __ATOMIC_RELAXED);
+  }
   static uint32_t fetch_add(uint32_t* at, uint32_t by) { return __atomic_fetch_add(at, by, __ATOMIC_RELAXED); }
   static bool compare_exchange(uint64_t* at, uint64_t expected, uint64_t desired) {
     return __atomic_compare_exchange_n(at, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);

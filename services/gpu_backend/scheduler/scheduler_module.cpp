@@ -184,8 +184,8 @@ NB_MODULE(_scheduler, m) {
   nb::class_<Scheduler>(m, "HostScheduler")
       .def("__init__", &construct, nb::kw_only(), "ring"_a, "lanes"_a, "step_tokens"_a, "pages"_a, "max_context"_a,
            "vocab_size"_a, "order_capacity"_a, "prefill_chunk"_a, "decode_between_chunks"_a, "kv_orders"_a,
-           "store_limit"_a, "sweep_ns"_a, "watchdog_ns"_a, "agent_patience_ns"_a, "decode_graphs"_a,
-           "prefill_graphs"_a, "launch_window"_a)
+           "store_limit"_a, "sweep_ns"_a, "watchdog_ns"_a, "agent_patience_ns"_a, "decode_graphs"_a, "prefill_graphs"_a,
+           "launch_window"_a)
       .def_prop_ro("engine_memory",
                    [](nb::object self) {
                      EngineMemory& m = nb::cast<Scheduler&>(self).engine();
@@ -196,7 +196,8 @@ NB_MODULE(_scheduler, m) {
       .def("turn", &Scheduler::turn, "now_ns"_a)
       .def("command", &Scheduler::command, "command"_a)
       .def("join", &Scheduler::join, "timeout_s"_a, Release())
-      .def("next_launch", [](Scheduler& s, double timeout_s) { return next_launch(s, timeout_s); }, "timeout_s"_a)
+      .def(
+          "next_launch", [](Scheduler& s, double timeout_s) { return next_launch(s, timeout_s); }, "timeout_s"_a)
       .def("complete", &Scheduler::complete, "step"_a, "error"_a)
       .def("orders_head", &Scheduler::orders_head)
       .def("release_orders", &Scheduler::release_orders, "tail"_a)

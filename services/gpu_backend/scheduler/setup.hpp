@@ -21,7 +21,8 @@ inline void require(bool holds, const std::string& what) {
 }
 
 inline void check_sizes(const std::vector<uint32_t>& sizes, uint32_t largest, const std::string& name) {
-  require(!sizes.empty() && sizes.back() >= largest, name + " must end with the largest shape, " + std::to_string(largest));
+  require(!sizes.empty() && sizes.back() >= largest,
+          name + " must end with the largest shape, " + std::to_string(largest));
   for (size_t i = 0; i < sizes.size(); ++i)
     require(sizes[i] > (i == 0 ? 0 : sizes[i - 1]), name + " must ascend from at least 1");
 }
@@ -76,8 +77,7 @@ inline void set_up_core(void* memory, const Settings& g, const GraphSizes& graph
   for (uint32_t i = 0; i < g.pages; ++i) array(s.free_pages_offset)[i] = g.pages - 1 - i;
   s.free_lane_count = g.lanes;
   s.free_page_count = g.pages;
-  for (uint32_t i = 0; i < g.slots; ++i)
-    reinterpret_cast<Request*>(array(s.requests_offset))[i].lane = kNone;
+  for (uint32_t i = 0; i < g.slots; ++i) reinterpret_cast<Request*>(array(s.requests_offset))[i].lane = kNone;
   fill_table(array(s.decode_graphs_offset), g.lanes, graphs.decode, 0);
   fill_table(array(s.prefill_graphs_offset), g.step_tokens, graphs.prefill, s.decode_graph_count);
   uint32_t* sizes = array(s.graph_sizes_offset);

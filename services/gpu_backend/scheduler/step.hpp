@@ -94,12 +94,18 @@ HOSTLESS_FN constexpr uint64_t load_answer(uint32_t generation, uint32_t blocks)
 
 HOSTLESS_FN uint64_t lay_out(EngineMemory& m) {
   uint64_t at = sizeof(EngineMemory);
-  m.sequences_offset = at;    at = align64(at + sizeof(StepSequence) * static_cast<uint64_t>(m.lanes));
-  m.tokens_offset = at;       at = align64(at + 4ULL * m.step_tokens);
-  m.out_tokens_offset = at;   at = align64(at + 4ULL * m.lanes);
-  m.block_tables_offset = at; at = align64(at + 4ULL * m.lanes * m.lane_pages);
-  m.load_done_offset = at;    at = align64(at + 8ULL * m.slots);
-  m.orders_offset = at;       at = align64(at + sizeof(KvOrder) * static_cast<uint64_t>(m.order_capacity));
+  m.sequences_offset = at;
+  at = align64(at + sizeof(StepSequence) * static_cast<uint64_t>(m.lanes));
+  m.tokens_offset = at;
+  at = align64(at + 4ULL * m.step_tokens);
+  m.out_tokens_offset = at;
+  at = align64(at + 4ULL * m.lanes);
+  m.block_tables_offset = at;
+  at = align64(at + 4ULL * m.lanes * m.lane_pages);
+  m.load_done_offset = at;
+  at = align64(at + 8ULL * m.slots);
+  m.orders_offset = at;
+  at = align64(at + sizeof(KvOrder) * static_cast<uint64_t>(m.order_capacity));
   m.size_bytes = at;
   return at;
 }
