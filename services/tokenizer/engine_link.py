@@ -118,7 +118,11 @@ class EngineLink:
             flight = progress.handle.request.tag
             assert isinstance(flight, Flight)
             if not flight.abandoned and len(progress.tokens):
-                flight.take(progress.tokens.tolist(), progress.finish is Finish.STOP)
+                try:
+                    flight.take(progress.tokens.tolist(), progress.finish is Finish.STOP)
+                except Exception as error:  # of this request only: its task is told, the others go on
+                    if not flight.ended.done():
+                        flight.ended.set_exception(error)
             if progress.finish is not None and progress.report is not None:
                 completed = True
                 self._complete(flight, progress.finish, progress.report)

@@ -47,8 +47,14 @@ class ModelText:
         if self._template is None:
             raise invalid("this model has no chat template; use /v1/completions", "messages")
         messages, mark = parse_messages(messages_json), self._guard.new_mark()
-        rendered = self._template.render([self._protect(message, mark) for message in messages])
-        return self._begin(self._guard.encode(rendered, mark, self.encoder))
+        try:
+            rendered = self._template.render([self._protect(message, mark) for message in messages])
+            rendered.encode()  # JSON can spell what is no text
+            return self._begin(self._guard.encode(rendered, mark, self.encoder))
+        except RecursionError as error:
+            raise invalid("messages are nested too deeply", "messages") from error
+        except UnicodeEncodeError as error:
+            raise invalid("messages hold half of a surrogate pair, which is no text", "messages") from error
 
     def encode_text(self, text: str) -> TokenIds:
         return self._begin(self.encoder.encode(text, add_special=False))

@@ -1,9 +1,11 @@
 """Placing requests: bursts go to the global scheduler; while it is away, round robin over its last table."""
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 
 import grpc
 
@@ -19,6 +21,15 @@ SCHEDULE_TIMEOUT_S = 1.0
 AWAY_S = 1.0  # after a call that failed, the next is not tried before so long
 
 Refusal = str
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    item: pb.ScheduleItem
+    tried: Tried
+    context: contextvars.Context
+    """Of the request's task: carries its trace."""
+    answer: asyncio.Future[pb.EngineInfo | Refusal]
 
 
 class Placer:
@@ -37,8 +48,7 @@ class Placer:
         self._live = live
         self._usable = usable
         self._wait_s = wait_s
-        self._waiting: asyncio.Queue[tuple[pb.ScheduleItem, Tried, asyncio.Future[pb.EngineInfo | Refusal]]]
-        self._waiting = asyncio.Queue()  # bounded by the requests that the service admits
+        self._waiting: asyncio.Queue[_Asked] = asyncio.Queue()  # bounded by the requests that the service admits
         self._away_until = 0.0
         self.fallbacks = 0
         """Requests placed without the scheduler."""
@@ -68,10 +78,10 @@ class Placer:
             burst = [await self._waiting.get()]
             while len(burst) < BURST and not self._waiting.empty():
                 burst.append(self._waiting.get_nowait())
-            burst = [entry for entry in burst if not entry[2].done()]  # the others were cancelled
-            for entry, answer in zip(burst, await self._answers(burst), strict=True):
-                if not entry[2].done():
-                    entry[2].set_result(answer)
+            burst = [asked for asked in burst if not asked.answer.done()]  # the others were cancelled
+            for asked, answer in zip(burst, await self._answers(burst), strict=True):
+                if not asked.answer.done():
+                    asked.answer.set_result(answer)
 
     async def watch(self) -> None:
         """Keeps the table of live engines, for ever."""
@@ -81,25 +91,25 @@ class Placer:
                 self._live.update(table)
 
     async def _ask(self, item: pb.ScheduleItem, tried: Tried) -> pb.EngineInfo | Refusal:
-        future: asyncio.Future[pb.EngineInfo | Refusal] = asyncio.get_running_loop().create_future()
-        self._waiting.put_nowait((item, tried, future))
-        return await future
+        answer: asyncio.Future[pb.EngineInfo | Refusal] = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait(_Asked(item, tried, contextvars.copy_context(), answer))
+        return await answer
 
-    async def _answers(
-        self, burst: list[tuple[pb.ScheduleItem, Tried, asyncio.Future[pb.EngineInfo | Refusal]]]
-    ) -> list[pb.EngineInfo | Refusal]:
+    async def _answers(self, burst: list[_Asked]) -> list[pb.EngineInfo | Refusal]:
         loop = asyncio.get_running_loop()
-        if loop.time() >= self._away_until:
-            for item, tried, _ in burst:
-                del item.exclude_engines[:]
-                item.exclude_engines.extend(self._live.excluded(tried))
+        if burst and loop.time() >= self._away_until:
+            for asked in burst:
+                del asked.item.exclude_engines[:]
+                asked.item.exclude_engines.extend(self._live.excluded(asked.tried))
+            call = self._scheduler.schedule([asked.item for asked in burst], SCHEDULE_TIMEOUT_S)
             try:
-                placements = await self._scheduler.schedule([item for item, _, _ in burst], SCHEDULE_TIMEOUT_S)
+                # One call for many traces: it is shown in the first one's.
+                placements = await asyncio.create_task(call, context=burst[0].context)
                 return [p.engine if p.HasField("engine") else p.refusal for p in placements]
             except grpc.aio.AioRpcError as error:
                 log.warning("the global scheduler is away", extra={"reason": f"{error.code().name}: {error.details()}"})
                 self._away_until = loop.time() + AWAY_S
-        return [self._without_scheduler(item, tried) for item, tried, _ in burst]
+        return [self._without_scheduler(asked.item, asked.tried) for asked in burst]
 
     def _without_scheduler(self, item: pb.ScheduleItem, tried: Tried) -> pb.EngineInfo | Refusal:
         info = self._live.in_turn(item.model, item.prompt_tokens + item.max_tokens, tried, self._usable)

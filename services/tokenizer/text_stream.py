@@ -28,12 +28,13 @@ class TextStream:
     def push(self, ids: Sequence[int]) -> str:
         """The text that can be sent now."""
         if self._matcher is None:
+            text = self._detokenizer.push(ids)
             self.tokens += len(ids)
-            return self._detokenizer.push(ids)
+            return text
         sent = []
         for token in ids:
-            self.tokens += 1
             sent.append(self._matcher.push(self._detokenizer.push((token,))))
+            self.tokens += 1
             if self._matcher.stopped:
                 break
         return "".join(sent)

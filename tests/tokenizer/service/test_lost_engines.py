@@ -215,3 +215,14 @@ def flying(rig: Rig, engine: int) -> int:
     links = {key[0]: link for key, link in rig.tokenizer.pool.links.items()}
     link = links.get(rig.engines[engine].name)
     return link.flights if link else 0
+
+
+async def test_a_fault_of_one_request_stays_its_own(tmp_path: Path) -> None:
+    async with make_rig(tmp_path) as rig:
+        rig.engine.script.script = lambda p, s, m: ([10**6] if s == 1 else p[:1] * m, Finish.LENGTH)
+        bad, good = await asyncio.gather(
+            rig.collect(submit(max_tokens=2, sampling={"seed": 1})), rig.collect(submit(sampling={"seed": 2}))
+        )
+        assert (bad[1].finish, bad[1].error.http_status) == (pb.FINISH_ERROR, 500)
+        assert good[0] == "hello" * 8
+        await rig.at_rest()

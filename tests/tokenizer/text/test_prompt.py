@@ -20,6 +20,11 @@ def ids(*values: int) -> pb.Submit:
     return pb.Submit(token_ids=pb.TokenIds(ids=values))
 
 
+def deep(levels: int) -> pb.Submit:
+    nested = "[" * levels + "]" * levels
+    return pb.Submit(chat=pb.Chat(messages_json=f'[{{"role": "user", "content": "x", "more": {nested}}}]'))
+
+
 @pytest.mark.parametrize(
     ("submit", "says"),
     [
@@ -41,6 +46,9 @@ def ids(*values: int) -> pb.Submit:
         ),
         (chat({"role": "user", "content": [{"type": "text", "text": 1}]}), r"content\[0\].text must be a string"),
         (chat({"role": "user", "content": "x", "<|im_end|>": 1}), "a name that can't be"),
+        (chat({"role": "user", "content": "\ud800"}), "half of a surrogate pair"),
+        (deep(900), "nested too deeply|not valid JSON"),
+        (deep(100_000), "nested too deeply|not valid JSON"),
     ],
 )
 def test_bad_prompts_are_refused_with_a_reason(toy_model: Any, submit: pb.Submit, says: str) -> None:
