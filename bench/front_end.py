@@ -39,7 +39,7 @@ def main() -> None:
 
 def inside(options: argparse.Namespace) -> None:
     results = [once(options) for _ in range(options.repetitions)]
-    rates = [result["output_tokens_per_s"] for result in results]
+    rates = [result["tokens_per_s"] for result in results]
     print(f"median of {len(rates)}: {statistics.median(rates):.0f} tokens/s to clients")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
@@ -63,14 +63,24 @@ def once(options: argparse.Namespace) -> dict[str, Any]:
     after = counters(tokenizer.metrics)
     result["tokenizer"] = {name: after[name] - before.get(name, 0.0) for name in after}
     print({name: round(value) for name, value in result["tokenizer"].items()})
+    slowest = result["slowest_to_fastest"]
+    per_token = {name: 1e6 * seconds / result["completion_tokens"] for name, seconds in result["cpu_s"].items()}
+    print(
+        f"slowest stream at {slowest:.2f} of the fastest; "
+        f"gateway and tokenizer: {front_end_us(per_token):.1f} us of CPU a token"
+    )
     return result
+
+
+def front_end_us(per_token: dict[str, float]) -> float:
+    return per_token["gateway"] + per_token["tokenizer"]
 
 
 def counters(address: str) -> dict[str, float]:
     """Counters of a service's /metrics, without labels."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as reply:
         text = reply.read().decode()
-    return {m[1]: float(m[2]) for m in re.finditer(r"^(hostless[:_]\w+_total) (\S+)$", text, re.M)}
+    return {m[1]: float(m[2]) for m in re.finditer(r"^hostless:tokenizer_(\w+)_total (\S+)$", text, re.M)}
 
 
 if __name__ == "__main__":
