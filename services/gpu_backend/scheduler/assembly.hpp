@@ -68,54 +68,60 @@ HOSTLESS_FN void seat_prefills(Context<P>& c) {
   }
 }
 
+// Thread 0: who flies in the step that was chosen.
+template <class P>
+HOSTLESS_FN void board(Context<P>& c, StepKind kind) {
+  CoreState& s = c.s;
+  s.flight = Flight{static_cast<uint32_t>(kind), 0, 0, 0, s.now_ns};
+  if (kind == StepKind::decode) {
+    s.flight.sequences = s.flight.tokens = s.flight.samples = s.running.count;
+    s.decode_owed = 0;
+    return;
+  }
+  seat_prefills(c);
+  if (s.running.count != 0) bump(c.p, s.counters.pauses);
+}
+
 template <class P>
 HOSTLESS_FN void assemble_prefill(Context<P>& c) {
-  const bool pauses = leader(c.p, [&] {
-    seat_prefills(c);
-    if (c.s.running.count != 0) bump(c.p, c.s.counters.pauses);
-    return c.s.running.count != 0;
-  });
   for (uint32_t i = 0; i < c.s.flight.sequences; ++i) {
     const StepSequence& q = c.sequences[i];
     const Request& r = c.requests[q.slot];
     for (uint32_t t = c.p.thread(); t < q.token_count; t += c.p.threads())
       c.tokens[q.token_begin + t] = token_at(c, r, q.position + t);
   }
-  c.p.barrier();
-  if (pauses) set_running(c, SlotState::decode_paused);
+  for_each(c.p, c.s.settings.lanes, [&](uint32_t i) {
+    if (i >= c.s.flight.sequences) c.sequences[i].token_count = 0;
+    if (i < c.s.running.count) set_running(c, c.list(c.s.running)[i], SlotState::decode_paused);
+  });
 }
 
 template <class P>
 HOSTLESS_FN void assemble_decode(Context<P>& c) {
-  lead(c.p, [&] {
-    c.s.flight.sequences = c.s.flight.tokens = c.s.flight.samples = c.s.running.count;
-    c.s.decode_owed = 0;
-  });
-  for_each(c.p, c.s.running.count, [&](uint32_t i) {
+  for_each(c.p, c.s.settings.lanes, [&](uint32_t i) {
+    if (i >= c.s.running.count) {
+      c.sequences[i].token_count = 0;
+      return;
+    }
     const uint32_t lane = c.list(c.s.running)[i];
     const Request& r = c.requests[c.lanes[lane].slot];
     seat(c, i, lane, i, 1);
     c.tokens[i] = token_at(c, r, r.computed);
+    set_running(c, lane, SlotState::decode_processing);
   });
-  set_running(c, SlotState::decode_processing);
 }
 
-// Pauses or resumes the running batch: states only, the work is in the choice of the step.
+// Pauses or resumes a running sequence: a state only, the work is in the choice of the step.
 template <class P>
-HOSTLESS_FN void set_running(Context<P>& c, SlotState state) {
-  for_each(c.p, c.s.running.count, [&](uint32_t i) {
-    const uint32_t slot = c.lanes[c.list(c.s.running)[i]].slot;
-    if (c.requests[slot].state != state) publish(c, slot, state);
-  });
+HOSTLESS_FN void set_running(Context<P>& c, uint32_t lane, SlotState state) {
+  const uint32_t slot = c.lanes[lane].slot;
+  if (c.requests[slot].state != state) announce(c, slot, state);
 }
 
 // The whole team: assembles the step and launches the smallest captured graph that holds it.
 template <class P>
 HOSTLESS_FN void fly(Context<P>& c, StepKind kind) {
-  lead(c.p, [&] { c.s.flight = Flight{static_cast<uint32_t>(kind), 0, 0, 0, c.s.now_ns}; });
   kind == StepKind::prefill ? assemble_prefill(c) : assemble_decode(c);
-  const uint32_t sequences = c.s.flight.sequences;
-  for_each(c.p, c.s.settings.lanes - sequences, [&](uint32_t i) { c.sequences[sequences + i].token_count = 0; });
   lead(c.p, [&] {
     const Flight& flight = c.s.flight;
     StepHeader& step = c.engine.step;
@@ -125,8 +131,8 @@ HOSTLESS_FN void fly(Context<P>& c, StepKind kind) {
     step.token_count = flight.tokens;
     step.graph = kind == StepKind::prefill ? c.prefill_graphs[flight.tokens] : c.decode_graphs[flight.sequences];
     c.p.store_relaxed(&step.error, 0u);
-    bump(c.p, kind == StepKind::prefill ? c.s.counters.prefill_launches : c.s.counters.decode_launches);
     c.p.launch(step.graph, step.step);
+    bump(c.p, kind == StepKind::prefill ? c.s.counters.prefill_launches : c.s.counters.decode_launches);
   });
 }
 

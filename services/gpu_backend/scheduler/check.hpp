@@ -120,7 +120,8 @@ class Check {
   void orders() {
     const uint64_t used = s.orders_reserved - s.orders_released;
     expect(used + s.ends_owed <= g.order_capacity, "there is no room for the ends that are owed");
-    expect(s.orders_reserved == c.engine.orders_head, "orders were reserved and not published");
+    expect(s.orders_reserved == s.orders_published, "orders were reserved and not published");
+    expect(s.announced_count == 0, "slots were announced and not published");
   }
 
   Context<P>& c;

@@ -55,7 +55,7 @@ HOSTLESS_FN Finish judge(const Settings& g, const FrontEndLease& lease, const Re
 template <class P>
 HOSTLESS_FN bool scan_due(Context<P>& c, uint32_t f) {
   FrontEndScan& e = c.s.front_ends[f];
-  const uint64_t bell = c.p.load_acquire(&c.ring.doorbells[f]);
+  const uint64_t bell = c.p.doorbell(c.ring, f);
   const bool rung = bell != e.seen;
   if (!rung && (bell <= e.claimed || c.s.now_ns < e.next_ns)) return false;
   if (lease_state(c, f) != LeaseState::leased) return false;
@@ -69,6 +69,30 @@ HOSTLESS_FN bool scan_due(Context<P>& c, uint32_t f) {
   return true;
 }
 
+HOSTLESS_FN bool is_pending(uint64_t word) {
+  return word_state(word) == SlotState::prefill_pending || word_state(word) == SlotState::kv_pending;
+}
+
+// The team looks at all words of a range (B2), several a thread at once: none of the looks waits for
+// another. Those that are pending are looked at again, to see what was written before them.
+template <class P, class F>
+HOSTLESS_FN void scan_words(Context<P>& c, uint32_t begin, uint32_t count, F pending) {
+  constexpr uint32_t kAtOnce = 8;
+  const uint32_t stride = c.p.threads();
+  for (uint32_t first = c.p.thread(); first < count; first += kAtOnce * stride) {
+    uint64_t words[kAtOnce];
+    for (uint32_t k = 0; k < kAtOnce; ++k) {
+      const uint32_t i = first + k * stride;
+      words[k] = c.p.load_relaxed(&c.words[begin + (i < count ? i : first)]);
+    }
+    for (uint32_t k = 0; k < kAtOnce; ++k) {
+      const uint32_t slot = begin + first + k * stride;
+      if (first + k * stride < count && is_pending(words[k]) && is_pending(c.p.load_acquire(&c.words[slot]))) pending(slot);
+    }
+  }
+  c.p.barrier();
+}
+
 // Fills found_order with the range's pending slots, in order of their records' sequence numbers:
 // distances from far behind what was claimed, so that they may wrap round and garbage still has an
 // order. Each thread ranks its own finds; nothing is sorted by one thread alone.
@@ -77,10 +101,7 @@ HOSTLESS_FN uint32_t find_pending(Context<P>& c, uint32_t f) {
   const FrontEndLease& lease = c.s.front_ends[f].lease;
   const uint32_t origin = static_cast<uint32_t>(c.s.front_ends[f].claimed) - 0x80000000u;
   lead(c.p, [&] { c.s.found_count = 0; });
-  for_each(c.p, lease.slot_count, [&](uint32_t i) {
-    const uint32_t slot = lease.slot_begin + i;
-    const SlotState state = word_state(c.p.load_acquire(&c.words[slot]));
-    if (state != SlotState::prefill_pending && state != SlotState::kv_pending) return;
+  scan_words(c, lease.slot_begin, lease.slot_count, [&](uint32_t slot) {
     if (c.phases[slot] != Phase::idle) return;  // a front end spoilt the word of its running request
     const uint32_t at = c.p.fetch_add(&c.s.found_count, 1);
     c.found[at] = slot;
@@ -146,7 +167,7 @@ HOSTLESS_FN void claim(Context<P>& c, uint32_t f, uint32_t slot) {
     r.finish = finish;
     if (finish != Finish::none) {
       bump(c.p, c.s.counters.refused);
-      return publish_finish(c, slot);
+      return announce_listed(c, slot, SlotState::decode_completed);
     }
     for (const uint8_t byte : r.record.kv_root) r.persist |= byte != 0;
     r.persist &= c.s.settings.kv_orders != 0 && !(r.record.flags & kNoPersist);

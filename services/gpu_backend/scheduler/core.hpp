@@ -3,11 +3,12 @@
 // One turn of the loop, by the whole team:
 //
 //   look      heartbeat, clock, command; has the step in flight landed?         core.hpp
-//   land      take tokens, publish, free lanes and pages, order stores          landing.hpp
+//   land      take tokens, free lanes and pages, order stores                   landing.hpp
 //   admit     queue head -> lane and pages, evict if decodes starve             admission.hpp, eviction.hpp
 //   fly       choose prefill or decode, assemble its inputs, launch its graph   assembly.hpp
-//   tend      while the step runs: scan for prompts, honour cancels and ended
-//             leases, take the agent's answers, admit early                     claim.hpp, departures.hpp
+//   publish   while the step runs: show tokens and words to front ends          publish.hpp
+//   tend      then: scan for prompts, honour cancels and ended leases, take
+//             the agent's answers, admit early                                  claim.hpp, departures.hpp
 //
 // so everything that need not stand between two steps is hidden behind one.
 //
@@ -25,7 +26,8 @@
 namespace hostless {
 
 struct Sky {
-  static constexpr uint32_t clear = 0, flying = 1, landed = 2, overdue = 3;
+  static constexpr uint32_t clear = 0, flying = 1, landed = 2, overdue = 3, bits = 3;
+  static constexpr uint32_t stops = 4;  // flag: the host wants the loop to end
 };
 
 // Thread 0.
@@ -34,51 +36,14 @@ HOSTLESS_FN uint32_t look(Context<P>& c) {
   CoreState& s = c.s;
   s.now_ns = c.p.clock_ns();
   bump(c.p, s.counters.turns);
-  c.p.store_relaxed(&c.ring.heartbeat, s.counters.turns);
-  const auto command = static_cast<Command>(c.p.load_acquire(&s.command));
+  const auto command = static_cast<Command>(c.p.command(s));
   if (s.mode == EngineState::starting) set_mode(c, EngineState::serving);
   if (s.mode == EngineState::serving && command != Command::run) set_mode(c, EngineState::draining);
-  if (s.flight.kind == 0) return Sky::clear;
-  if (c.p.load_acquire(&c.engine.step.done_step) == s.steps) return Sky::landed;
+  const uint32_t stops = command == Command::stop ? Sky::stops : 0;
+  if (s.flight.kind == 0) return stops | Sky::clear;
+  if (c.p.load_acquire(&c.engine.step.done_step) == s.steps) return stops | Sky::landed;
   const uint64_t allowed = s.settings.watchdog_ns;
-  return allowed != 0 && s.now_ns - s.flight.launched_ns > allowed ? Sky::overdue : Sky::flying;
-}
-
-// What need not stand between two steps. Returns how much it found to do.
-template <class P>
-HOSTLESS_FN uint32_t tend(Context<P>& c) {
-  uint32_t found = claim_pending(c);
-  const bool sweeps = leader(c.p, [&] {
-    if (c.s.now_ns < c.s.next_sweep_ns) return false;
-    c.s.next_sweep_ns = c.s.now_ns + c.s.settings.sweep_ns;
-    return true;
-  });
-  if (sweeps) {
-    end_leases(c);
-    found += sweep_cancels(c);
-  }
-  found += static_cast<uint32_t>(leader(c.p, [&] {
-    const uint64_t released = c.s.orders_released;
-    collect_orders(c);
-    const uint32_t taken = take_loads(c);
-    admit(c);
-    return taken + (c.s.orders_released - released);
-  }));
-  flush_orders(c);
-  return found;
-}
-
-// With nothing in flight: launches the next step, if there is one.
-template <class P>
-HOSTLESS_FN uint32_t depart(Context<P>& c) {
-  const auto next = static_cast<uint32_t>(leader(c.p, [&] {
-    feed_starved(c);
-    admit(c);
-    return choose_step(c);
-  }));
-  if (next == NextStep::prefill) fly(c, StepKind::prefill);
-  if (next == NextStep::decode) fly(c, StepKind::decode);
-  return next;
+  return stops | (allowed != 0 && s.now_ns - s.flight.launched_ns > allowed ? Sky::overdue : Sky::flying);
 }
 
 template <class P>
@@ -93,6 +58,48 @@ HOSTLESS_FN void set_gauges(Context<P>& c) {
   set(c.p, n.free_pages, c.s.free_page_count);
   set(c.p, n.orders_open, c.s.orders_reserved - c.s.orders_released);
   set(c.p, n.illegal_transitions, c.s.illegal_transitions);
+}
+
+// What need not stand between two steps. Returns how much it found to do.
+template <class P>
+HOSTLESS_FN uint32_t tend(Context<P>& c) {
+  uint32_t found = claim_pending(c);
+  const bool sweeps = leader(c.p, [&] {
+    if (c.s.now_ns < c.s.next_sweep_ns) return false;
+    c.s.next_sweep_ns = c.s.now_ns + c.s.settings.sweep_ns;
+    c.p.store_relaxed(&c.ring.heartbeat, c.s.counters.turns);
+    set_gauges(c);
+    return true;
+  });
+  if (sweeps) {
+    end_leases(c);
+    found += sweep_cancels(c);
+  }
+  found += static_cast<uint32_t>(leader(c.p, [&] {
+    const uint64_t released = c.s.orders_released;
+    collect_orders(c);
+    const uint32_t taken = take_loads(c);
+    admit(c);
+    return taken + (c.s.orders_released - released);
+  }));
+  publish(c);
+  return found;
+}
+
+// With nothing in flight: launches the next step, if there is one.
+template <class P>
+HOSTLESS_FN uint32_t depart(Context<P>& c) {
+  const auto next = static_cast<uint32_t>(leader(c.p, [&] {
+    feed_starved(c);
+    admit(c);
+    const uint32_t chosen = choose_step(c);
+    if (chosen == NextStep::prefill) board(c, StepKind::prefill);
+    if (chosen == NextStep::decode) board(c, StepKind::decode);
+    return chosen;
+  }));
+  if (next == NextStep::prefill) fly(c, StepKind::prefill);
+  if (next == NextStep::decode) fly(c, StepKind::decode);
+  return next;
 }
 
 // Ends everything, pending slots too, and says so in the ring.
@@ -110,19 +117,20 @@ HOSTLESS_FN Turn stop(Context<P>& c) {
 // One turn of the loop. May be called again and again, by the same instance or by a fresh one (B4).
 template <class P>
 HOSTLESS_FN Turn turn(Context<P>& c) {
-  const auto sky = static_cast<uint32_t>(leader(c.p, [&] { return look(c); }));
+  const auto seen = static_cast<uint32_t>(leader(c.p, [&] { return look(c); }));
+  const uint32_t sky = seen & Sky::bits;
   if (sky == Sky::overdue) fail(c);
   if (sky == Sky::landed) land(c);
-  const bool stops = leader(c.p, [&] { return c.p.load_acquire(&c.s.command) == static_cast<uint32_t>(Command::stop); });
-  if (stops && sky != Sky::flying) return stop(c);
+  if ((seen & Sky::stops) && sky != Sky::flying) return stop(c);
   const uint32_t departed = sky == Sky::flying ? NextStep::nothing : depart(c);
+  if (sky == Sky::landed || departed != NextStep::nothing) publish(c);
   if (departed == NextStep::relaunch) {
     lead(c.p, [&] { bump(c.p, c.s.counters.relaunches); });
     return Turn::relaunch;
   }
   const uint32_t found = tend(c);
   return static_cast<Turn>(leader(c.p, [&] {
-    set_gauges(c);
+    if (sky != Sky::flying || found != 0) set_gauges(c);
     if (c.s.flight.kind != 0) return Turn::flying;
     if (found != 0 || sky == Sky::landed || c.s.prefilling.count != 0) return Turn::progress;
     return c.s.waiting_count + c.s.loading.count + c.s.starved.count != 0 ? Turn::waiting : Turn::idle;

@@ -5,9 +5,20 @@
 
 namespace hostless {
 
-// Honours cancel flags of requests that are not in the step in flight (landing looks at the others).
+// The team notes the cancel flags of the step in flight, for its landing.
+template <class P>
+HOSTLESS_FN void note_cancels(Context<P>& c) {
+  if (c.s.flight.kind == 0) return;
+  for_each(c.p, c.s.flight.sequences, [&](uint32_t i) {
+    Lane& lane = c.lanes[c.flight_lanes[i]];
+    if (cancel_asked(c, lane.slot)) lane.cancelled = 1;
+  });
+}
+
+// Honours cancel flags: at once where the request is not in the step in flight.
 template <class P>
 HOSTLESS_FN uint32_t sweep_cancels(Context<P>& c) {
+  note_cancels(c);
   const bool any = leader(c.p, [&] {
     const CoreState& s = c.s;
     const uint32_t flying = s.flight.kind ? s.flight.sequences : 0;
@@ -32,10 +43,12 @@ HOSTLESS_FN void clear_slot(Context<P>& c, uint32_t slot) {
 // Cancels what an ended lease still runs; when nothing is left, empties its slots and frees its place.
 template <class P>
 HOSTLESS_FN void end_lease(Context<P>& c, uint32_t f) {
-  const bool holds = leader(c.p, [&] {
+  const auto holds = static_cast<uint32_t>(leader(c.p, [&] {
+    if (lease_state(c, f) != LeaseState::ended) return 2u;  // what `lease` told was over already
     c.s.front_ends[f].lease = lease_ranges(c, f);
-    return lease_holds(c.s.settings, c.s.front_ends[f].lease);
-  });
+    return uint32_t{lease_holds(c.s.settings, c.s.front_ends[f].lease)};
+  }));
+  if (holds == 2) return;
   const FrontEndLease lease = c.s.front_ends[f].lease;
   if (holds) {
     end_chosen(c, lease.slot_begin, lease.slot_count, Finish::cancelled, [](uint32_t) { return true; });
@@ -43,8 +56,8 @@ HOSTLESS_FN void end_lease(Context<P>& c, uint32_t f) {
     for (uint32_t i = c.p.thread(); i < lease.slot_count; i += c.p.threads()) {
       const uint32_t slot = lease.slot_begin + i;
       if (c.phases[slot] == Phase::idle) continue;
-      runs = true;  // in the step in flight: landing will find its cancel flag
-      c.p.store_relaxed(&c.cancels[slot], c.requests[slot].record.generation);
+      runs = true;  // in the step in flight
+      c.lanes[c.requests[slot].lane].cancelled = 1;
     }
     if (c.p.any(runs)) return;
     for_each(c.p, lease.slot_count, [&](uint32_t i) { clear_slot(c, lease.slot_begin + i); });
@@ -60,7 +73,7 @@ template <class P>
 HOSTLESS_FN void end_leases(Context<P>& c) {
   const uint64_t ended = leader(c.p, [&] {
     uint64_t mask = 0;
-    for (uint32_t f = 0; f < kFrontEnds; ++f) mask |= uint64_t{lease_state(c, f) == LeaseState::ended} << f;
+    for (uint32_t f = 0; f < kFrontEnds; ++f) mask |= uint64_t{c.p.lease(c.ring, f) == static_cast<uint32_t>(LeaseState::ended)} << f;
     return mask;
   });
   for (uint32_t f = 0; f < kFrontEnds; ++f)
@@ -71,7 +84,7 @@ HOSTLESS_FN void end_leases(Context<P>& c) {
 template <class P>
 HOSTLESS_FN void end_all(Context<P>& c, Finish finish) {
   end_chosen(c, 0, c.s.settings.slots, finish, [](uint32_t) { return true; });
-  flush_orders(c);
+  publish(c);
 }
 
 template <class P>

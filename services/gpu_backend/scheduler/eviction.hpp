@@ -49,7 +49,7 @@ HOSTLESS_FN void evict(Context<P>& c, uint32_t lane) {
   ++r.report.preemptions;
   bump(c.p, c.s.counters.preemptions);
   enqueue(c, slot);
-  publish(c, slot, SlotState::decode_paused);
+  announce_listed(c, slot, SlotState::decode_paused);
 }
 
 // Thread 0: a decode's next token needs a page that its lane lacks.
@@ -58,7 +58,7 @@ HOSTLESS_FN void starve(Context<P>& c, uint32_t lane) {
   const uint32_t slot = c.lanes[lane].slot;
   leave_list(c, c.phases[slot], lane);
   join_list(c, Phase::starved, lane);
-  publish(c, slot, SlotState::decode_paused);
+  announce(c, slot, SlotState::decode_paused);
 }
 
 // Serves the starved, most work first. Stops where waiting is better than evicting (pages come back

@@ -13,11 +13,12 @@ HOSTLESS_FN bool stops(const RequestRecord& q, uint32_t token) {
   return false;
 }
 
-// A sampled token is written and counted, the stop token too. Returns how the request ends with it.
+// A sampled token is kept and counted, the stop token too. Returns how the request ends with it.
 template <class P>
 HOSTLESS_FN Finish take_token(Context<P>& c, Request& r, uint32_t token) {
   if (token >= c.s.settings.vocab_size) return Finish::engine_error;
-  c.token[r.record.token_begin + r.generated++] = token;
+  r.last_token = token;
+  ++r.generated;
   if (r.report.first_token_ns == 0) r.report.first_token_ns = c.s.now_ns;
   if (stops(r.record, token)) return Finish::stop;
   return r.generated == r.record.max_tokens ? Finish::length : Finish::none;
@@ -39,34 +40,30 @@ HOSTLESS_FN void land_sequence(Context<P>& c, uint32_t index, bool failed) {
   if (!failed) {
     r.computed += l.flying;
     if (l.sampled) finish = take_token(c, r, c.out_tokens[index]);
-    if (finish == Finish::none && cancel_asked(c, l.slot)) finish = Finish::cancelled;
+    if (finish == Finish::none && l.cancelled) finish = Finish::cancelled;
   }
   l.flying = 0;
   const bool prefill = c.phases[l.slot] == Phase::prefilling;
-  if (finish == Finish::none && l.sampled) publish(c, l.slot, SlotState::decode_processing);
+  if (finish == Finish::none && l.sampled) announce(c, l.slot, SlotState::decode_processing);
   if (finish == Finish::none && !prefill && full == r.computed / kPageTokens && !lacks_page(c, r)) return;
   r.finish = finish;
   c.events[c.p.fetch_add(&c.s.event_count, 1)] = l.slot;
 }
 
-// Thread 0: returns whether the request has ended.
+// Thread 0.
 template <class P>
-HOSTLESS_FN bool settle(Context<P>& c, uint32_t slot) {
+HOSTLESS_FN void settle(Context<P>& c, uint32_t slot) {
   Request& r = c.requests[slot];
   offer_blocks(c, slot);
-  if (r.finish != Finish::none) {
-    detach(c, slot, r.finish);
-    return true;
-  }
+  if (r.finish != Finish::none) return end_request(c, slot, r.finish);
   const uint32_t lane = r.lane;
   if (c.phases[slot] == Phase::prefilling) {
-    if (!c.lanes[lane].sampled) return false;
+    if (!c.lanes[lane].sampled) return;
     leave_list(c, Phase::prefilling, lane);
     join_list(c, Phase::running, lane);
   }
-  if (!lacks_page(c, r)) return false;
+  if (!lacks_page(c, r)) return;
   c.s.free_page_count > 0 ? append_page(c, lane) : starve(c, lane);
-  return false;
 }
 
 // Thread 0: what the step came to, in numbers; and whether the running decodes are owed a step now.
@@ -81,7 +78,7 @@ HOSTLESS_FN void account(Context<P>& c, bool failed) {
   if (!failed) bump(c.p, n.generated_tokens, flight.samples);
 }
 
-// The whole team.
+// The whole team. The tokens are shown by `publish`, later in the turn.
 template <class P>
 HOSTLESS_FN void land(Context<P>& c) {
   const bool failed = leader(c.p, [&] {
@@ -91,17 +88,10 @@ HOSTLESS_FN void land(Context<P>& c) {
     return error;
   });
   for_each(c.p, c.s.flight.sequences, [&](uint32_t i) { land_sequence(c, i, failed); });
-  const auto ended = static_cast<uint32_t>(leader(c.p, [&] {
-    uint32_t finished = 0;
-    for (uint32_t i = 0; i < c.s.event_count; ++i) {
-      const uint32_t slot = c.events[i];
-      if (settle(c, slot)) c.events[finished++] = slot;
-    }
+  lead(c.p, [&] {
+    for (uint32_t i = 0; i < c.s.event_count; ++i) settle(c, c.events[i]);
     c.s.flight.kind = 0;
-    return finished;
-  }));
-  flush_orders(c);  // before the words: the arenas are still the requests' own
-  for_each(c.p, ended, [&](uint32_t i) { publish_finish(c, c.events[i]); });
+  });
 }
 
 }  // namespace hostless

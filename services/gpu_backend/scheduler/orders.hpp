@@ -1,6 +1,6 @@
 // orders.hpp: orders to the KV agent (step.hpp): load, store, end.
 //
-// Orders are reserved by thread 0 as things happen and published together by `flush_orders`, after
+// Orders are reserved by thread 0 as things happen and shown to the agent together by `flush_orders`, after
 // the team has copied the stored blocks' tokens into them: before the slot can end and its arena
 // be reused. The core never waits for the agent: where an order finds no room, the block is dropped,
 // which costs a later miss and nothing else.
@@ -94,33 +94,46 @@ HOSTLESS_FN void offer_blocks(Context<P>& c, uint32_t slot) {
   }
 }
 
-// The whole team: completes the reserved orders and shows them to the agent.
+// A load's pages, for an agent whose memory is not the graphs'. One of kPageTokens callers.
+template <class P>
+HOSTLESS_FN void show_pages(Context<P>& c, const KvOrder& order, uint32_t caller) {
+  if (&c.agent == &c.engine) return;
+  auto* tables = c.template at<uint32_t>(&c.agent, c.engine.block_tables_offset);
+  uint32_t* row = tables + uint64_t{order.lane} * c.s.settings.lane_pages;
+  for (uint32_t i = caller; i < order.block_count; i += kPageTokens) row[i] = c.block_table(order.lane)[i];
+}
+
+// The whole team: completes the reserved orders and shows them to the agent. All see orders_reserved alike.
 template <class P>
 HOSTLESS_FN void flush_orders(Context<P>& c) {
-  const auto fresh = static_cast<uint32_t>(leader(c.p, [&] { return c.s.orders_reserved - c.engine.orders_head; }));
+  const uint64_t head = c.s.orders_published;
+  const auto fresh = static_cast<uint32_t>(c.s.orders_reserved - head);
   if (fresh == 0) return;
-  const uint64_t head = c.s.orders_reserved - fresh;
   for_each(c.p, fresh * kPageTokens, [&](uint32_t i) {
     KvOrder& order = c.order(head + i / kPageTokens);
+    if (order.kind == static_cast<uint32_t>(KvOrderKind::load)) return show_pages(c, order, i % kPageTokens);
     if (order.kind != static_cast<uint32_t>(KvOrderKind::store)) return;
     const uint32_t position = order.first_block * kPageTokens + i % kPageTokens;
     order.tokens[i % kPageTokens] = token_at(c, c.requests[order.slot], position);
   });
-  lead(c.p, [&] { c.p.store_release(&c.engine.orders_head, c.s.orders_reserved); });
+  lead(c.p, [&] {
+    c.s.orders_published = c.s.orders_reserved;
+    c.p.store_release(&c.agent.orders_head, c.s.orders_published);
+  });
 }
 
 // Thread 0: takes back the pages of orders that the agent has passed. A tail that makes no sense is ignored.
 template <class P>
 HOSTLESS_FN void collect_orders(Context<P>& c) {
   CoreState& s = c.s;
-  const uint64_t tail = c.p.load_acquire(&c.engine.orders_tail);
+  const uint64_t tail = c.p.orders_tail(c.agent);
   const uint64_t passed = tail - s.orders_released;
-  if (passed > c.engine.orders_head - s.orders_released) return;
+  if (passed > s.orders_published - s.orders_released) return;
   for (; s.orders_released != tail; ++s.orders_released) {
     const KvOrder& order = c.order(s.orders_released);
     if (order.kind == static_cast<uint32_t>(KvOrderKind::store)) store_drops_page(c, order.page);
   }
-  if (passed != 0 || tail == c.engine.orders_head) s.agent_moved_ns = s.now_ns;
+  if (passed != 0 || tail == s.orders_published) s.agent_moved_ns = s.now_ns;
 }
 
 }  // namespace hostless

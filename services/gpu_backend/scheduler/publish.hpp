@@ -2,6 +2,10 @@
 //
 // A front end that sees a count in a slot word may read that many tokens; one that sees
 // decode_completed may read the report. So the word is always written last, with release.
+//
+// Words are announced where things happen, and written together by `publish`, once the next step has
+// been launched: front ends may be far away, and no step waits for them. Of several announcements of a
+// slot only the last is seen.
 #pragma once
 #include "lanes.hpp"
 #include "orders.hpp"
@@ -9,23 +13,56 @@
 
 namespace hostless {
 
-// By the one thread that has the slot.
+// By the one thread that has the slot. The request holds a lane, and does so until `publish`.
 template <class P>
-HOSTLESS_FN void publish(Context<P>& c, uint32_t slot, SlotState state) {
+HOSTLESS_FN void announce(Context<P>& c, uint32_t slot, SlotState state) {
   Request& r = c.requests[slot];
   if (state != r.state && transition_owner(r.state, state) != Owner::scheduler)
     c.p.fetch_add(&c.s.illegal_transitions, 1);
   r.state = state;
-  c.p.store_release(&c.words[slot], slot_word(state, r.finish, r.record.generation, r.generated));
+  if (r.announced == Announced::no) r.announced = Announced::by_lane;
 }
 
-// The last word about a request, after its lane, pages and list places are gone.
+// Thread 0: of a request that has no lane, or may lose it.
 template <class P>
-HOSTLESS_FN void publish_finish(Context<P>& c, uint32_t slot) {
+HOSTLESS_FN void announce_listed(Context<P>& c, uint32_t slot, SlotState state) {
+  announce(c, slot, state);
   Request& r = c.requests[slot];
-  r.report.finished_ns = c.s.now_ns;
-  c.reports[slot] = r.report;
-  publish(c, slot, SlotState::decode_completed);
+  if (r.announced == Announced::listed) return;
+  r.announced = Announced::listed;
+  c.announced[c.s.announced_count++] = slot;
+}
+
+// By the one thread that has the slot: token, report, word. Between two calls at most one token is sampled.
+template <class P>
+HOSTLESS_FN void show(Context<P>& c, uint32_t slot) {
+  Request& r = c.requests[slot];
+  r.announced = Announced::no;
+  if (r.shown != r.generated) {
+    r.shown = r.generated;
+    c.token[r.record.token_begin + r.generated - 1] = r.last_token;
+  }
+  if (r.state == SlotState::decode_completed) {
+    r.report.finished_ns = c.s.now_ns;
+    c.reports[slot] = r.report;
+  }
+  c.p.store_release(&c.words[slot], slot_word(r.state, r.finish, r.record.generation, r.generated));
+}
+
+// The whole team: writes every word that was announced. Orders go first: afterwards the arenas of ended
+// requests are their front ends' again.
+template <class P>
+HOSTLESS_FN void publish(Context<P>& c) {
+  flush_orders(c);
+  const uint32_t listed = c.s.announced_count;
+  for_each(c.p, c.s.settings.lanes, [&](uint32_t lane) {
+    const uint32_t slot = c.lanes[lane].slot;
+    if (slot == kNone || c.lanes[lane].abandoned) return;
+    if (c.requests[slot].announced == Announced::by_lane) show(c, slot);
+  });
+  if (listed == 0) return;
+  for_each(c.p, listed, [&](uint32_t i) { show(c, c.announced[i]); });
+  lead(c.p, [&] { c.s.announced_count = 0; });
 }
 
 template <class P>
@@ -49,9 +86,9 @@ HOSTLESS_FN void abandon_load(Context<P>& c, uint32_t slot) {
   r.lane = kNone;
 }
 
-// Thread 0: the request leaves everything that it holds. Its word is published by the caller.
+// Thread 0: the request leaves everything that it holds, and ends.
 template <class P>
-HOSTLESS_FN void detach(Context<P>& c, uint32_t slot, Finish finish) {
+HOSTLESS_FN void end_request(Context<P>& c, uint32_t slot, Finish finish) {
   Request& r = c.requests[slot];
   const Phase phase = c.phases[slot];
   r.finish = finish;
@@ -72,13 +109,7 @@ HOSTLESS_FN void detach(Context<P>& c, uint32_t slot, Finish finish) {
   bump(c.p, c.s.counters.finished);
   if (finish == Finish::cancelled) bump(c.p, c.s.counters.cancelled);
   if (finish == Finish::engine_error) bump(c.p, c.s.counters.engine_errors);
-}
-
-// Thread 0: ends a request that is not in the step in flight.
-template <class P>
-HOSTLESS_FN void end_request(Context<P>& c, uint32_t slot, Finish finish) {
-  detach(c, slot, finish);
-  publish_finish(c, slot);
+  announce_listed(c, slot, SlotState::decode_completed);
 }
 
 // The whole team: ends all requests that `chosen` names; it is asked of every slot in

@@ -55,7 +55,7 @@ struct Request {
   uint32_t computed;   // leading tokens whose KV is in its pages
   uint32_t offered;    // leading blocks that came from the store or were offered to it
   uint32_t previous, next;  // in the waiting queue; kNone at its ends
-  SlotState state;     // as last published
+  SlotState state;     // as last announced
   Finish finish;
   uint8_t persist;     // 1: full blocks are offered to the store
   uint8_t owes_end;    // 1: the agent has had an order and must hear the end
