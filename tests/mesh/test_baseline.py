@@ -43,15 +43,19 @@ async def test_random_disconnects_leave_nothing_behind(fast: Client) -> None:
             for number in range(count):
                 group.create_task(one(number))
         await fast.until_idle()
+        await fast.until("all pages free", pages_free)
+
+    async def pages_free() -> bool:  # pages of finished requests are held until the store has their blocks
+        return await usage(fast) == 0
 
     await crowd(200)  # warm: pools and caches have grown to what they need
     before = {name: memory_kb(child.pid) for name, child in fast.mesh.children.items()}
-    pages = await usage(fast)
     await crowd(REQUESTS)
-    assert await usage(fast) == pages == 0
-    store = await store_gauges(fast)
-    assert store.get("leases", 0) == 0
-    assert store.get("tickets", 0) == 0
+
+    async def store_free() -> bool:
+        return await store_gauges(fast) == {"leases": 0, "tickets": 0}
+
+    await fast.until("no lease and no ticket left in the store", store_free)
     for name, child in fast.mesh.children.items():
         grown = memory_kb(child.pid) - before[name]
         assert grown < 24 * 1024, f"{name} grew by {grown} kB over {REQUESTS} requests"
