@@ -154,7 +154,7 @@ class World {
     }
     for (uint32_t lane = 0; lane < settings.lanes; ++lane) {
       const Lane& l = c.lanes[lane];
-      add(l.slot, l.page_count, l.place, l.flying, l.sampled, l.abandoned, l.generation);
+      add(l.slot, l.page_count, l.place, l.flying, l.sampled, l.abandoned, l.cancelled, l.generation);
       if (l.abandoned) add(c.load_done[l.slot]);
       add(lane < c.s.free_lane_count ? c.free_lanes[lane] : kNone);
       add(lane < c.s.flight.sequences && c.s.flight.kind ? c.flight_lanes[lane] : kNone);

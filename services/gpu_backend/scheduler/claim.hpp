@@ -87,7 +87,8 @@ HOSTLESS_FN void scan_words(Context<P>& c, uint32_t begin, uint32_t count, F pen
     }
     for (uint32_t k = 0; k < kAtOnce; ++k) {
       const uint32_t slot = begin + first + k * stride;
-      if (first + k * stride < count && is_pending(words[k]) && is_pending(c.p.load_acquire(&c.words[slot]))) pending(slot);
+      if (first + k * stride < count && is_pending(words[k]) && is_pending(c.p.load_acquire(&c.words[slot])))
+        pending(slot);
     }
   }
   c.p.barrier();

@@ -60,6 +60,7 @@ HOSTLESS_FN void end_lease(Context<P>& c, uint32_t f) {
       c.lanes[c.requests[slot].lane].cancelled = 1;
     }
     if (c.p.any(runs)) return;
+    publish(c);  // nothing may be written to these slots once they are empty
     for_each(c.p, lease.slot_count, [&](uint32_t i) { clear_slot(c, lease.slot_begin + i); });
   }
   lead(c.p, [&] {
@@ -73,7 +74,8 @@ template <class P>
 HOSTLESS_FN void end_leases(Context<P>& c) {
   const uint64_t ended = leader(c.p, [&] {
     uint64_t mask = 0;
-    for (uint32_t f = 0; f < kFrontEnds; ++f) mask |= uint64_t{c.p.lease(c.ring, f) == static_cast<uint32_t>(LeaseState::ended)} << f;
+    for (uint32_t f = 0; f < kFrontEnds; ++f)
+      mask |= uint64_t{c.p.lease(c.ring, f) == static_cast<uint32_t>(LeaseState::ended)} << f;
     return mask;
   });
   for (uint32_t f = 0; f < kFrontEnds; ++f)

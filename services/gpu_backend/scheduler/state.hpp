@@ -153,7 +153,10 @@ struct CoreState {
 HOSTLESS_FN uint64_t lay_out(CoreState& s) {
   const Settings& g = s.settings;
   uint64_t at = align64(sizeof(CoreState));
-  auto place = [&at](uint64_t& offset, uint64_t bytes) { offset = at; at = align64(at + bytes); };
+  auto place = [&at](uint64_t& offset, uint64_t bytes) {
+    offset = at;
+    at = align64(at + bytes);
+  };
   place(s.requests_offset, sizeof(Request) * uint64_t{g.slots});
   place(s.phases_offset, g.slots);
   place(s.lanes_offset, sizeof(Lane) * uint64_t{g.lanes});
