@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from services.cli.chat import URL
+from services.cli.console import terminal
 from services.cli.mesh import run_folder
 from services.cli.openai_api import OpenAiApi
 
@@ -102,7 +103,7 @@ def bench(
         _write(json_file, {"workload": asdict(load), "machine": _machine(), **asdict(summary), "cpu_s": used})
     if json_file is None or str(json_file) != "-":
         for table in tables.of(summary, used):
-            Console(highlight=False).print(table)
+            terminal().print(table)
     raise typer.Exit(1 if summary.failed else 0)
 
 

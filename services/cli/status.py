@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from services.cli.chat import URL
+from services.cli.console import terminal
 from services.cli.errors import CliError
 from services.cli.mesh import run_folder, snapshot, tables
 from services.cli.mesh.run_folder import Mesh, RunningService
@@ -43,7 +43,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(asdict(seen), indent=1))
     else:
-        console = Console(highlight=False)
+        console = terminal()
         for table in tables.of(seen):
             console.print(table)
     raise typer.Exit(0 if seen.ready else 1)

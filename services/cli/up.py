@@ -18,6 +18,7 @@ from services.cli.mesh.console import ConsoleReporter
 from services.cli.mesh.plan import HOST, MeshOptions, mesh_plan, ports_needed, reachable
 from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService
 from services.cli.mesh.supervisor import Member, StartFailed, Supervisor
+from services.cli.openai_api import OpenAiApi
 
 
 class EngineKind(StrEnum):
@@ -103,7 +104,7 @@ async def _run(
         if command:
             console.print(f"[dim]$ {escape(shlex.join(command))}[/dim]\n", soft_wrap=True)
         else:
-            console.print(_sample(url), markup=False, soft_wrap=True)
+            console.print(_sample(url, _model(url)), markup=False, soft_wrap=True)
 
     supervisor = Supervisor(mesh_plan(options, inner), folder.log, reporter, publish)
     console.print(f"starting {options.engines + 3 + options.kvstore} services")
@@ -129,9 +130,16 @@ def _inner_ports(options: MeshOptions, base_port: int) -> list[int]:
     return inner
 
 
-def _sample(url: str) -> str:
+def _model(url: str) -> str:
+    try:
+        return OpenAiApi(url, os.environ.get("HOSTLESS_API_KEY", ""), timeout_s=2.0).models()[0]
+    except (CliError, IndexError):  # keys are asked for, say; the sample is only a sample
+        return "MODEL"
+
+
+def _sample(url: str, model: str) -> str:
     return f"""
   curl {url}/v1/chat/completions -H 'content-type: application/json' \\
-    -d '{{"messages": [{{"role": "user", "content": "Hello"}}], "stream": true}}'
+    -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}], "stream": true}}'
 
   hostless chat     talk to it        hostless status   what it does        Ctrl-C   stop"""

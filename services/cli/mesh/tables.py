@@ -35,10 +35,11 @@ def _services(seen: Snapshot) -> Table:
 
 def _engines(engines: list[EngineState]) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False)
-    for name in ("engine", "state", "model"):
-        table.add_column(name)
+    table.add_column("engine", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("model", overflow="ellipsis", no_wrap=True)
     for name in ("running", "waiting", "pages used", "tokens out", "hit rate"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("slots by state")
     for engine in engines:
         table.add_row(
