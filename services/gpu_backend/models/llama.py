@@ -20,7 +20,9 @@ ROPE_FACTORS = "rope_freqs.weight"  # only in GGUF: Llama 3's scaling, ready mad
 
 
 @dataclass(frozen=True)
-class _Layer:
+class Layer:
+    """Weights of one layer, fused where one GEMM does for several."""
+
     attention_norm: torch.Tensor
     qkv: torch.Tensor  # [(heads + 2 kv_heads) head_dim, hidden]: one GEMM for three
     output: torch.Tensor
@@ -50,7 +52,10 @@ GGUF_NAMES = GgufNames(
 
 
 class Llama:
-    """A loaded model. `forward` and `logits` are pure but for what `attention` writes."""
+    """A loaded model. `forward` and `logits` are pure but for what `attention` writes.
+
+    The weights are public, for engines that run this architecture with kernels of their own.
+    """
 
     def __init__(
         self,
@@ -69,23 +74,23 @@ class Llama:
             report(name, tensor.numel())
             return tensor
 
-        self._embedding = read("model.embed_tokens.weight", config.vocab, config.hidden)
-        self._layers = [_read_layer(config, i, read) for i in range(config.layers)]
-        self._norm = read("model.norm.weight", config.hidden)
+        self.embedding = read("model.embed_tokens.weight", config.vocab, config.hidden)
+        self.layers = [_read_layer(config, i, read) for i in range(config.layers)]
+        self.norm = read("model.norm.weight", config.hidden)
         tied = not source.has("lm_head.weight")
-        self._head = self._embedding if tied else read("lm_head.weight", config.vocab, config.hidden)
+        self.head = self.embedding if tied else read("lm_head.weight", config.vocab, config.hidden)
         frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         if source.has(ROPE_FACTORS):
             frequencies /= source.read(ROPE_FACTORS, (config.head_dim // 2,)).to(torch.float32)
-        self._frequencies = frequencies.to(device)
+        self.frequencies = frequencies.to(device)
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attention: Attention) -> torch.Tensor:
         """int64[N], int64[N] -> hidden states [N, hidden], after the last norm."""
         config = self.config
         query_heads, turned_heads = config.heads, config.heads + config.kv_heads
-        cos, sin = rotations(positions, self._frequencies)
-        hidden = functional.embedding(tokens, self._embedding)
-        for index, layer in enumerate(self._layers):
+        cos, sin = rotations(positions, self.frequencies)
+        hidden = functional.embedding(tokens, self.embedding)
+        for index, layer in enumerate(self.layers):
             normed = self._rms_norm(hidden, layer.attention_norm)
             heads = functional.linear(normed, layer.qkv).view(len(tokens), -1, config.head_dim)
             rotate_(heads[:, :turned_heads], cos, sin)
@@ -96,17 +101,17 @@ class Llama:
             normed = self._rms_norm(hidden, layer.mlp_norm)
             gate, up = functional.linear(normed, layer.gate_up).chunk(2, dim=-1)
             hidden = hidden + functional.linear(functional.silu(gate) * up, layer.down)
-        return self._rms_norm(hidden, self._norm)
+        return self._rms_norm(hidden, self.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> float32[R, vocab]."""
-        return functional.linear(hidden, self._head).to(torch.float32)
+        return functional.linear(hidden, self.head).to(torch.float32)
 
     def _rms_norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(hidden, (self.config.hidden,), weight, self.config.rms_epsilon)
 
 
-def _read_layer(config: ModelConfig, index: int, read: Callable[..., torch.Tensor]) -> _Layer:
+def _read_layer(config: ModelConfig, index: int, read: Callable[..., torch.Tensor]) -> Layer:
     prefix = f"model.layers.{index}."
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     qkv = [
@@ -115,7 +120,7 @@ def _read_layer(config: ModelConfig, index: int, read: Callable[..., torch.Tenso
         read(prefix + "self_attn.v_proj.weight", keys, config.hidden),
     ]
     gate_up = [read(prefix + f"mlp.{part}_proj.weight", config.intermediate, config.hidden) for part in ("gate", "up")]
-    return _Layer(
+    return Layer(
         attention_norm=read(prefix + "input_layernorm.weight", config.hidden),
         qkv=torch.cat(qkv),
         output=read(prefix + "self_attn.o_proj.weight", config.hidden, queries),

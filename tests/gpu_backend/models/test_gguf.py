@@ -57,7 +57,7 @@ def test_ready_made_rope_factors_are_used(
     write(tmp_path / "scaled.gguf", tiny, {**to_gguf_tensors(tiny), "rope_freqs.weight": factors})
     plain = inverse_frequencies(16, 5000.0, None)
     model: Any = load(tmp_path).model
-    torch.testing.assert_close(model._frequencies, plain / torch.from_numpy(factors))
+    torch.testing.assert_close(model.frequencies, plain / torch.from_numpy(factors))
 
 
 def test_a_file_cut_anywhere_is_refused_by_name(file: Path) -> None:

@@ -32,7 +32,7 @@ def test_shards_equal_one_file(tiny: Any, saved: Path, tmp_path: Path) -> None:
     assert len(list(folder.glob("*.safetensors"))) > 2
     whole: Any = load(saved).model
     sharded: Any = load(folder).model
-    assert all(torch.equal(a.qkv, b.qkv) for a, b in zip(whole._layers, sharded._layers, strict=True))
+    assert all(torch.equal(a.qkv, b.qkv) for a, b in zip(whole.layers, sharded.layers, strict=True))
     next(iter(sorted(folder.glob("*.safetensors")))).unlink()
     with pytest.raises(ModelError, match=r"model-00001-of-\d+\.safetensors: missing"):
         load(folder)

@@ -1,0 +1,343 @@
+// sampling.cuh: a row of logits to a token, by one block, without sorting the vocabulary (B9).
+//
+// The same function as engines/sampling.py: order by logit, highest first, equal ones by id; weigh by
+// softmax(logits / temperature); keep the first top_k (0: all); of these the fewest whose mass reaches
+// top_p; then the first token whose cumulated mass exceeds uniform times the mass that was kept.
+//
+// All three are one question: which is the first token, in that order, whose cumulated count or mass
+// exceeds a target? One pass sorts tokens into bins that are equally wide in logits; the answer's bin
+// follows from the bins' sums, and of the few tokens in it each counts those before it. Masses are
+// integers (weight 1 = 2^46), so sums depend on no order, and 2^17 tokens fit in 64 bits.
+//
+// Compiles for the device, and for the host as a block of one thread, which is how tests run it.
+#pragma once
+
+#ifdef __CUDA_ARCH__
+#define TEAM_FN __device__ __forceinline__
+#define TEAM_CALL __device__ __noinline__  // big ones, called from several places
+#define TEAM_SHARED __shared__
+#define TEAM_THREAD threadIdx.x
+#define TEAM_THREADS blockDim.x
+#define TEAM_BARRIER() __syncthreads()
+#else
+#include <cmath>
+#include <cstring>
+#define TEAM_FN inline
+#define TEAM_CALL inline
+#define TEAM_SHARED static
+#define TEAM_THREAD 0u
+#define TEAM_THREADS 1u
+#define TEAM_BARRIER()
+#endif
+
+namespace hostless_sampling {
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+constexpr u32 kBins = 2048, kGroup = 32, kListed = 1024;
+constexpr double kOne = 70368744177664.0;  // 2^46, the mass of the most likely token
+
+#ifdef __CUDA_ARCH__
+TEAM_FN float as_float(u32 bits) { return __uint_as_float(bits); }
+TEAM_FN u32 as_bits(float value) { return __float_as_uint(value); }
+TEAM_FN void add(u32* at, u32 value) { atomicAdd(at, value); }
+TEAM_FN void add(u64* at, u64 value) { atomicAdd(at, value); }
+TEAM_FN void raise(u64* at, u64 value) { atomicMax(at, value); }
+TEAM_FN u32 take(u32* at) { return atomicAdd(at, 1u); }
+TEAM_FN u64 warp_max(u64 value) {
+  for (int reach = 16; reach > 0; reach /= 2) {
+    const u64 other = __shfl_xor_sync(0xffffffffu, value, reach);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+TEAM_FN bool first_lane() { return (threadIdx.x & 31u) == 0; }
+#else
+TEAM_FN float as_float(u32 bits) { float value; std::memcpy(&value, &bits, 4); return value; }
+TEAM_FN u32 as_bits(float value) { u32 bits; std::memcpy(&bits, &value, 4); return bits; }
+TEAM_FN void add(u32* at, u32 value) { *at += value; }
+TEAM_FN void add(u64* at, u64 value) { *at += value; }
+TEAM_FN void raise(u64* at, u64 value) { if (value > *at) *at = value; }
+TEAM_FN u32 take(u32* at) { return (*at)++; }
+TEAM_FN u64 warp_max(u64 value) { return value; }
+TEAM_FN bool first_lane() { return true; }
+#endif
+
+TEAM_FN float to_float(u16 bfloat16) { return as_float(static_cast<u32>(bfloat16) << 16); }
+TEAM_FN float to_float(float value) { return value; }
+
+// Ordered as the floats are; -0 and 0, which are equal, get one number.
+TEAM_FN u32 order_of(float value) {
+  const u32 bits = as_bits(value == 0.0f ? 0.0f : value);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+TEAM_FN float value_of(u32 order) { return as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order); }
+// Less for the token that comes first.
+TEAM_FN u64 rank_of(float value, u32 id) { return (static_cast<u64>(~order_of(value)) << 32) | id; }
+
+struct alignas(16) Pack { u32 word[4]; };
+
+// f(value, id) for the row's tokens, spread over the block; 16 bytes a load where rows are aligned.
+template <class Value, class F>
+TEAM_FN void for_row(const Value* row, u32 vocab, F f) {
+  constexpr u32 width = 16 / sizeof(Value);
+  if (vocab % width != 0) {
+    for (u32 id = TEAM_THREAD; id < vocab; id += TEAM_THREADS) f(to_float(row[id]), id);
+    return;
+  }
+  for (u32 at = TEAM_THREAD * width; at < vocab; at += TEAM_THREADS * width) {
+    const Pack pack = *reinterpret_cast<const Pack*>(row + at);
+    for (u32 i = 0; i < width; ++i) {
+      if constexpr (sizeof(Value) == 2) {
+        f(as_float(i % 2 ? pack.word[i / 2] & 0xffff0000u : pack.word[i / 2] << 16), at + i);
+      } else {
+        f(as_float(pack.word[i]), at + i);
+      }
+    }
+  }
+}
+
+// The tokens under consideration: those with logits in [low, high], cut into equal bins from high down.
+struct Range {
+  float low, high;
+  u32 count;         // tokens in it
+  u64 before;        // count or mass of the tokens above it
+  TEAM_FN bool holds(float value) const { return value >= low && value <= high; }
+  TEAM_FN u32 bin(float value) const {
+    // Each operation is monotone whatever its rounding, so bins never overlap; high and low never share one.
+    if (value >= high) return 0;
+    const float at = (high - value) * (static_cast<float>(kBins) / (high - low));
+    return at < static_cast<float>(kBins - 1) ? static_cast<u32>(at) : kBins - 1;
+  }
+};
+
+struct Found {
+  u64 through;  // mass of the tokens up to this one, itself included
+  u32 token;
+};
+
+struct Shared {
+  u32 counts[kBins];
+  u64 masses[kBins];
+  u64 groups[kBins / kGroup];
+  u64 ranks[kListed];
+  u64 weights[kListed];
+  u64 high, low, nans, found_rank, found_mass, before, mass_before;
+  u32 listed, chosen, ties;
+};
+
+template <class Value>
+struct Sampler {
+  const Value* row;
+  u32 vocab;
+  float temperature, highest;
+  Shared& s;
+  bool refined = false;  // the bins are those of a narrower range than the first
+
+  TEAM_FN u64 mass(float value) const {
+    const double exponent = (static_cast<double>(value) - static_cast<double>(highest)) / static_cast<double>(temperature);
+    return exponent < -33.0 ? 0 : static_cast<u64>(exp(exponent) * kOne + 0.5);
+  }
+
+  // Sums of the range's tokens by bin. The block; ends with a barrier.
+  TEAM_CALL void fill_bins(const Range& range) {
+    for (u32 i = TEAM_THREAD; i < kBins; i += TEAM_THREADS) s.counts[i] = 0, s.masses[i] = 0;
+    TEAM_BARRIER();
+    for_row(row, vocab, [&](float value, u32) {
+      if (!range.holds(value)) return;
+      const u32 bin = range.bin(value);
+      add(&s.counts[bin], 1u);
+      if (const u64 weight = mass(value)) add(&s.masses[bin], weight);
+    });
+    TEAM_BARRIER();
+  }
+
+  // Count or mass of the whole range.
+  TEAM_CALL u64 in_all(bool by_count) {
+    if (TEAM_THREAD == 0) s.before = 0;
+    TEAM_BARRIER();
+    u64 sum = 0;
+    for (u32 i = TEAM_THREAD; i < kBins; i += TEAM_THREADS) sum += in_bin(by_count, i);
+    if (sum) add(&s.before, sum);
+    TEAM_BARRIER();
+    sum = s.before;
+    TEAM_BARRIER();
+    return sum;
+  }
+
+  TEAM_FN u64 in_bin(bool by_count, u32 bin) const { return by_count ? s.counts[bin] : s.masses[bin]; }
+
+  // The bin in which the cumulated count or mass first exceeds the target; s.before: what lies before it.
+  TEAM_CALL u32 find_bin(bool by_count, u64 before, u64 target) {
+    for (u32 group = TEAM_THREAD; group < kBins / kGroup; group += TEAM_THREADS) {
+      u64 sum = 0;
+      for (u32 i = 0; i < kGroup; ++i) sum += in_bin(by_count, group * kGroup + (i + group) % kGroup);
+      s.groups[group] = sum;
+    }
+    TEAM_BARRIER();
+    if (TEAM_THREAD == 0) {
+      u32 group = 0;
+      while (group + 1 < kBins / kGroup && before + s.groups[group] <= target) before += s.groups[group++];
+      u32 bin = group * kGroup;
+      const u32 last = bin + kGroup - 1;
+      while (bin < last && before + in_bin(by_count, bin) <= target) before += in_bin(by_count, bin++);
+      s.chosen = bin;
+      s.before = before;
+    }
+    TEAM_BARRIER();
+    return s.chosen;
+  }
+
+  // Mass of all tokens in bins before `bin`.
+  TEAM_FN u64 mass_before_bin(u32 bin) {
+    if (TEAM_THREAD == 0) s.mass_before = 0;
+    TEAM_BARRIER();
+    u64 sum = 0;
+    for (u32 i = TEAM_THREAD; i < bin; i += TEAM_THREADS) sum += s.masses[i];
+    if (sum) add(&s.mass_before, sum);
+    TEAM_BARRIER();
+    return s.mass_before;
+  }
+
+  // The first token whose cumulated count (mass) exceeds target, which must be less than the whole range's.
+  TEAM_CALL Found find(Range range, bool by_count, u64 target) {
+    if (refined) fill_bins(range);
+    refined = false;
+    u64 mass_above = 0;
+    while (true) {
+      const u32 bin = find_bin(by_count, range.before, target);
+      const u64 before = s.before;
+      const u32 count = s.counts[bin];
+      mass_above += mass_before_bin(bin);
+      if (count <= kListed) return find_listed(range, bin, by_count, before, mass_above, target);
+      const Range narrow = shrink(range, bin, before, count);
+      if (narrow.low == narrow.high) return find_tie(narrow, by_count, mass_above, target);
+      range = narrow;
+      refined = true;
+      fill_bins(range);
+    }
+  }
+
+  TEAM_CALL Found find_listed(const Range& range, u32 bin, bool by_count, u64 before, u64 mass_above, u64 target) {
+    if (TEAM_THREAD == 0) s.listed = 0, s.found_rank = 0, s.found_mass = 0;
+    TEAM_BARRIER();
+    for_row(row, vocab, [&](float value, u32 id) {
+      if (!range.holds(value) || range.bin(value) != bin) return;
+      const u32 at = take(&s.listed);
+      s.ranks[at] = rank_of(value, id);
+      s.weights[at] = mass(value);
+    });
+    TEAM_BARRIER();
+    const u32 listed = s.listed;
+    for (u32 i = TEAM_THREAD; i < listed; i += TEAM_THREADS) {
+      u64 reached = before, mass_reached = mass_above;
+      for (u32 other = 0; other < listed; ++other) {
+        if (s.ranks[other] >= s.ranks[i]) continue;
+        reached += by_count ? 1 : s.weights[other];
+        mass_reached += s.weights[other];
+      }
+      if (reached <= target && target < reached + (by_count ? 1 : s.weights[i])) {
+        s.found_rank = s.ranks[i];
+        s.found_mass = mass_reached + s.weights[i];
+      }
+    }
+    TEAM_BARRIER();
+    return Found{s.found_mass, static_cast<u32>(s.found_rank)};
+  }
+
+  // The bin as a range of its own, between the logits that are really in it.
+  TEAM_CALL Range shrink(const Range& range, u32 bin, u64 before, u32 count) {
+    if (TEAM_THREAD == 0) s.high = s.low = 0;
+    TEAM_BARRIER();
+    u64 high = 0, low = 0;
+    for_row(row, vocab, [&](float value, u32) {
+      if (!range.holds(value) || range.bin(value) != bin) return;
+      const u64 order = order_of(value), inverse = 0xffffffffu - order;
+      high = order > high ? order : high;
+      low = inverse > low ? inverse : low;
+    });
+    high = warp_max(high);
+    low = warp_max(low);
+    if (first_lane()) raise(&s.high, high), raise(&s.low, low);
+    TEAM_BARRIER();
+    const Range narrow{value_of(0xffffffffu - static_cast<u32>(s.low)), value_of(static_cast<u32>(s.high)), count, before};
+    TEAM_BARRIER();
+    return narrow;
+  }
+
+  // All tokens of the range have one logit: the answer is the n-th of them by id.
+  TEAM_CALL Found find_tie(const Range& range, bool by_count, u64 mass_above, u64 target) {
+    const u64 weight = mass(range.high);
+    u64 wanted = by_count ? target - range.before : weight ? (target - range.before) / weight : 0;
+    if (wanted >= range.count) wanted = range.count - 1;
+    const u32 share = (vocab + kListed - 1) / kListed;  // ids are cut into kListed runs; count those in each
+    for (u32 run = TEAM_THREAD; run < kListed; run += TEAM_THREADS) {
+      u64 ties = 0;
+      for (u32 id = run * share; id < (run + 1) * share && id < vocab; ++id) ties += range.holds(to_float(row[id]));
+      s.ranks[run] = ties;
+    }
+    TEAM_BARRIER();
+    if (TEAM_THREAD == 0) {
+      u64 seen = 0;
+      u32 run = 0;
+      while (seen + s.ranks[run] <= wanted) seen += s.ranks[run++];
+      u32 id = run * share;
+      while (true) {
+        if (range.holds(to_float(row[id])) && seen++ == wanted) break;
+        ++id;
+      }
+      s.found_rank = id;
+    }
+    TEAM_BARRIER();
+    return Found{mass_above + (wanted + 1) * weight, static_cast<u32>(s.found_rank)};
+  }
+};
+
+// floor(value), at most mass - 1.
+TEAM_FN u64 below(double value, u64 mass) {
+  const u64 target = value > 0.0 ? static_cast<u64>(value) : 0;
+  return target < mass ? target : mass - 1;
+}
+
+// The block: the token, or -1 if logits or parameters are out of range. temperature 0 is greedy.
+template <class Value>
+TEAM_FN long long sample_row(const Value* row, u32 vocab, float temperature, float top_p, u32 top_k, float uniform, Shared& s) {
+  if (TEAM_THREAD == 0) s.high = s.low = s.nans = 0;
+  TEAM_BARRIER();
+  u64 high = 0, low = 0, nans = 0;
+  for_row(row, vocab, [&](float value, u32 id) {
+    if (value != value) { nans = 1; return; }
+    const u64 order = order_of(value), inverse = 0xffffffffu - order;
+    const u64 first = (order << 32) | (0xffffffffu - id);
+    high = first > high ? first : high;
+    if (value > -3.4028234e38f && inverse > low) low = inverse;
+  });
+  high = warp_max(high);
+  low = warp_max(low);
+  nans = warp_max(nans);
+  if (first_lane()) raise(&s.high, high), raise(&s.low, low), raise(&s.nans, nans);
+  TEAM_BARRIER();
+  const float highest = value_of(static_cast<u32>(s.high >> 32));
+  const float lowest = value_of(0xffffffffu - static_cast<u32>(s.low));
+  const u32 greedy = 0xffffffffu - static_cast<u32>(s.high);
+  const bool broken = s.nans != 0 || !(highest <= 3.4028234e38f) || !(highest >= -3.4028234e38f);
+  TEAM_BARRIER();
+  if (broken) return -1;
+  if (temperature == 0.0f) return greedy;
+  if (!(temperature > 0.0f && top_p > 0.0f && top_p <= 1.0f && uniform >= 0.0f && uniform < 1.0f)) return -1;
+
+  Sampler<Value> sampler{row, vocab, temperature, highest, s};
+  const Range finite{lowest, highest, vocab, 0};
+  sampler.fill_bins(finite);
+  u64 kept = sampler.in_all(false);
+  if (top_k != 0 && top_k < sampler.in_all(true)) kept = sampler.find(finite, true, top_k - 1).through;
+  if (top_p < 1.0f) {
+    const double wanted = ceil(static_cast<double>(top_p) * static_cast<double>(kept));  // reached = exceeds one less
+    kept = sampler.find(finite, false, below(wanted - 1.0, kept)).through;
+  }
+  return sampler.find(finite, false, below(static_cast<double>(uniform) * static_cast<double>(kept), kept)).token;
+}
+
+}  // namespace hostless_sampling

@@ -1,0 +1,76 @@
+"""CUDA C++ of kernels/ compiled at start by NVRTC, and launched on torch's current stream."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda.bindings import driver, nvrtc
+
+from services.gpu_backend.engine import EngineError
+
+SOURCES = Path(__file__).parent / "kernels"
+
+Argument = torch.Tensor | int | float
+
+
+class KernelModule:
+    """The kernels of one source file, in the current context. Needs an initialised torch.cuda."""
+
+    def __init__(self, source: str) -> None:
+        self._name = source
+        self._module = _check(driver.cuModuleLoadData(compile_cubin(source)), f"loading {source}")
+        self._functions: dict[str, Any] = {}
+
+    def launch(
+        self, kernel: str, grid: int, block: int, arguments: Sequence[Argument], *, overlap: bool = False
+    ) -> None:
+        """Tensors go as pointers, ints as int32, floats as float32.
+
+        overlap: programmatic dependent launch; the kernel itself must wait for those before it.
+        """
+        if kernel not in self._functions:
+            function = driver.cuModuleGetFunction(self._module, kernel.encode())
+            self._functions[kernel] = _check(function, f"{self._name}: no kernel {kernel}")
+        values, types = zip(*map(_parameter, arguments), strict=True)
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.hStream = torch.cuda.current_stream().cuda_stream
+        if overlap:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [attribute], 1
+        function = self._functions[kernel]
+        _check(driver.cuLaunchKernelEx(config, function, (values, types), 0), f"launching {kernel}")
+
+
+def compile_cubin(source: str) -> bytes:
+    """kernels/`source` for compute capability 9.0. Raises EngineError with the compiler's words."""
+    path = SOURCES / source
+    program = _check(nvrtc.nvrtcCreateProgram(path.read_bytes(), source.encode(), 0, [], []), source)
+    options = [b"-arch=sm_90", b"-std=c++17", f"-I{SOURCES}".encode()]
+    (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * _check(nvrtc.nvrtcGetProgramLogSize(program), source)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise EngineError(f"{path}: NVRTC: {log.decode(errors='replace').strip()}")
+    cubin = b" " * _check(nvrtc.nvrtcGetCUBINSize(program), source)
+    _check(nvrtc.nvrtcGetCUBIN(program, cubin), source)
+    return cubin
+
+
+def _parameter(value: Argument) -> tuple[Any, Any]:
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr(), ctypes.c_void_p
+    return (value, ctypes.c_int) if isinstance(value, int) else (value, ctypes.c_float)
+
+
+def _check(answer: tuple[Any, ...], what: str) -> Any:
+    """The value of a call of cuda.bindings; raises EngineError if it failed."""
+    result, *values = answer
+    if int(result) != 0:
+        raise EngineError(f"{what}: {result!r}")
+    return values[0] if values else None

@@ -1,0 +1,82 @@
+"""Paged attention of a prefill step: any number of new tokens of any number of sequences.
+
+A program takes one KV head and TOKENS new tokens of one sequence: its tile has a row for each of their
+query heads. Which tokens, it works out from the step's sequences.
+"""
+
+import triton
+import triton.language as tl
+
+from services.gpu_backend.engines.cuda.step_kernels import (
+    LANE,
+    PAGE,
+    POSITION,
+    SEQUENCE_WORDS,
+    TOKEN_BEGIN,
+    TOKEN_COUNT,
+)
+
+
+@triton.jit
+def attend_prefill(
+    qkv, sequences, sequence_count, block_tables, pool, out, lane_pages, page_stride, sequences_most, scale,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, TOKENS: tl.constexpr, GROUP: tl.constexpr,
+    SEQUENCES: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid: (tiles, kv_heads); tiles: enough for every sequence's last, part-filled one.
+
+    Queries are turned, K and V of the new tokens are in their pages. GROUP: a power of two that holds the
+    query heads of a KV head. Rows of padding are not written.
+    """
+    tile, kv_head = tl.program_id(0), tl.program_id(1)
+    every = tl.arange(0, SEQUENCES)
+    seats = every < tl.minimum(tl.load(sequence_count), sequences_most)
+    counts = tl.load(sequences + every * SEQUENCE_WORDS + TOKEN_COUNT, seats, 0)
+    tiles = (counts + TOKENS - 1) // TOKENS
+    ends = tl.cumsum(tiles, 0)
+    sequence = tl.sum((ends <= tile).to(tl.int32))
+    if sequence >= SEQUENCES:
+        return
+    first = (tile - tl.sum(tl.where(every < sequence, tiles, 0))) * TOKENS
+    at = sequences + sequence * SEQUENCE_WORDS
+    count = tl.load(at + TOKEN_COUNT)
+    begin = tl.load(at + TOKEN_BEGIN)
+    position = tl.load(at + POSITION)
+    table = block_tables + tl.load(at + LANE).to(tl.int64) * lane_pages
+
+    SHARED: tl.constexpr = HEADS // KV_HEADS
+    dtype = qkv.dtype.element_ty
+    rows = tl.arange(0, TOKENS * GROUP)
+    token, shared = first + rows // GROUP, rows % GROUP
+    live = (token < count) & (shared < SHARED)
+    columns = tl.arange(0, DIM)
+    head = kv_head * SHARED + shared
+    row = (begin + token).to(tl.int64)
+    width = (HEADS + 2 * KV_HEADS) * DIM
+    query = tl.load(qkv + row[:, None] * width + head[:, None] * DIM + columns[None, :], live[:, None], 0.0)
+    own = position + token
+
+    highest = tl.full([TOKENS * GROUP], float("-inf"), tl.float32)
+    weight = tl.zeros([TOKENS * GROUP], tl.float32)
+    found = tl.zeros([TOKENS * GROUP, DIM], tl.float32)
+    last = position + tl.minimum(first + TOKENS, count) - 1  # the tile's last position
+    inside = tl.arange(0, PAGE)
+    head_pool = pool + kv_head * DIM
+    for number in tl.range(0, last // PAGE + 1, num_stages=STAGES):
+        page = tl.load(table + number).to(tl.int64)
+        places = number * PAGE + inside
+        known = places <= last
+        keys = head_pool + page * page_stride + inside[None, :] * (KV_HEADS * DIM) + columns[:, None]
+        scores = tl.dot(query, tl.load(keys, known[None, :], 0.0), input_precision=PRECISION) * scale
+        scores = tl.where(places[None, :] <= own[:, None], scores, float("-inf"))
+        new_highest = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp2(scores - new_highest[:, None])
+        faded = tl.exp2(highest - new_highest)
+        weight = weight * faded + tl.sum(weights, 1)
+        values = head_pool + page * page_stride + (PAGE + inside[:, None]) * (KV_HEADS * DIM) + columns[None, :]
+        found = found * faded[:, None]
+        found += tl.dot(weights.to(dtype), tl.load(values, known[:, None], 0.0), input_precision=PRECISION)
+        highest = new_highest
+    found = found / weight[:, None]
+    place = out + (row[:, None] * HEADS + head[:, None]) * DIM + columns[None, :]
+    tl.store(place, found.to(dtype), live[:, None])

@@ -1,0 +1,47 @@
+"""How the graph engine is set: which GEMMs, how attention is cut, which shapes are captured."""
+
+from dataclasses import dataclass, field
+
+from services.gpu_backend.engine import EngineError
+
+
+def decode_sizes(lanes: int) -> tuple[int, ...]:
+    """Sequences of a decode step: dense where small, then every half of a power of two, up to `lanes`."""
+    sizes = {1, 2, 4, 8, 16, 24, 32, 48, 64}
+    size = 64
+    while size < lanes:
+        sizes |= {size, size + size // 2}
+        size *= 2
+    return tuple(sorted(size for size in sizes if size < lanes)) + (lanes,)
+
+
+def prefill_sizes(step_tokens: int) -> tuple[int, ...]:
+    """Tokens of a prefill step. A step pays for its whole shape, so shapes lie 1.33 to 2 times apart."""
+    sizes = {16, 64, 128, 256, 512, 768}
+    size = 1024
+    while size < step_tokens:
+        sizes |= {size, size + size // 2}
+        size *= 2
+    return tuple(sorted(size for size in sizes if size < step_tokens)) + (step_tokens,)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSettings:
+    """Raises EngineError where a value can't be."""
+
+    skinny_rows: int = 16
+    """Steps of up to so many rows use skinny.cu, larger ones cuBLAS; 0: never. At most 32. bfloat16 only."""
+    overlap_launches: bool = False
+    """Programmatic dependent launch: a GEMM starts to load weights while the kernel before it ends."""
+    programs_per_processor: int = 2
+    """Attention programs that a decode step is cut into, for each of the GPU's multiprocessors."""
+    decode_sizes: tuple[int, ...] = field(default=())
+    """Ascending, the last is `lanes`; empty: `decode_sizes`."""
+    prefill_sizes: tuple[int, ...] = field(default=())
+    """Ascending, the last is `step_tokens`; empty: `prefill_sizes`."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.skinny_rows <= 32:
+            raise EngineError(f"skinny_rows is {self.skinny_rows}; it must be 0 to 32")
+        if self.programs_per_processor < 1:
+            raise EngineError(f"programs_per_processor is {self.programs_per_processor}; it must be at least 1")
