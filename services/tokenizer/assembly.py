@@ -101,6 +101,7 @@ class Tokenizer:
 
     def _counts(self) -> Iterable[tuple[str, str, float]]:
         yield "ring_polls_with_news", "Polls of rings that brought tokens.", self.pool.polls
+        yield "session_messages", "gRPC messages to gateways.", self.service.messages
         yield "placed_without_scheduler", "Requests placed by the last table.", self.placer.fallbacks
         yield "kv_lookups", "Prompts looked up in the KV store.", self.kv.lookups
         yield "kv_lookups_failed", "Lookups that the store did not answer in time.", self.kv.failures

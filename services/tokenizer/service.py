@@ -48,6 +48,7 @@ class FrontendService(frontend_pb2_grpc.FrontendServicer):  # type: ignore[misc]
         self.idle.set()
         self.draining = False
         self._running = 0
+        self._ended_messages = 0
 
     def register(self, server: grpc.aio.Server) -> None:
         frontend_pb2_grpc.add_FrontendServicer_to_server(self, server)
@@ -56,6 +57,11 @@ class FrontendService(frontend_pb2_grpc.FrontendServicer):  # type: ignore[misc]
     def running(self) -> int:
         """Requests under way."""
         return self._running
+
+    @property
+    def messages(self) -> int:
+        """Sent to gateways so far; each carries all the news of a poll."""
+        return self._ended_messages + sum(session.messages for session in self.sessions)
 
     async def Session(self, ups: AsyncIterator[pb.SessionUp], context: Context) -> None:
         """Ends, and cancels its requests, when the gateway ends its side, vanishes, or falls too far behind."""
@@ -78,6 +84,7 @@ class FrontendService(frontend_pb2_grpc.FrontendServicer):  # type: ignore[misc]
             fault = grpc.StatusCode.INVALID_ARGUMENT, str(group.exceptions[0])
         finally:
             self.sessions.discard(session)
+            self._ended_messages += session.messages
             log.info("session ends", extra={"peer": context.peer(), "reason": fault[1] if fault else "by the gateway"})
         if fault:
             await context.abort(*fault)
