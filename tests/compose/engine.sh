@@ -8,6 +8,7 @@ set -euo pipefail
 verb=${1:?start or stop}
 dir=${2:?folder for the engine}
 image=hostless-test/debian:1
+bridge=hostless-test # its own, so that an engine which is here already keeps docker0
 export DOCKER_HOST=unix://$dir/docker.sock DEBIAN_FRONTEND=noninteractive
 
 wait_until() { # SECONDS COMMAND...
@@ -49,7 +50,10 @@ start)
   mkdir -p "$dir"
   install_packages
   iptables-save >"$dir/iptables.before"
-  setsid dockerd --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" -H "$DOCKER_HOST" \
+  ip link show "$bridge" >/dev/null 2>&1 || ip link add "$bridge" type bridge
+  ip addr replace 10.213.0.1/24 dev "$bridge"
+  ip link set "$bridge" up
+  setsid dockerd --bridge "$bridge" --default-address-pool base=10.214.0.0/16,size=24 --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" -H "$DOCKER_HOST" \
     --storage-driver overlay2 >"$dir/dockerd.log" 2>&1 </dev/null &
   wait_until 60 docker version || { tail -20 "$dir/dockerd.log" >&2; exit 1; }
   make_base_image
@@ -63,8 +67,9 @@ stop)
     kill "$pid" 2>/dev/null || true
     wait_until 30 test ! -e "$dir/pid" || kill -9 "$pid"
   fi
-  ip link del docker0 2>/dev/null || true
-  [ ! -e "$dir/iptables.before" ] || { iptables -t nat -F && iptables -F && iptables-restore <"$dir/iptables.before"; }
+  ip link del "$bridge" 2>/dev/null || true
+  [ ! -e "$dir/iptables.before" ] || iptables-restore <"$dir/iptables.before"
+  awk -v dir="$dir/" 'index($2, dir) == 1 {print $2}' /proc/mounts | sort -r | xargs -r -n 1 umount -l
   rm -rf "$dir"
   ;;
 *)
