@@ -24,6 +24,11 @@ def run_dir() -> Path:
     return Path(os.environ.get("HOSTLESS_RUN") or _cache() / "run")
 
 
+def kernels_dir() -> Path:
+    """Where compiled GPU code is kept between runs, by content. HOSTLESS_KERNELS moves it."""
+    return Path(os.environ.get("HOSTLESS_KERNELS") or _cache() / "kernels")
+
+
 def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "hostless"

@@ -196,22 +196,6 @@ class HostScheduler {
   static Clock::time_point after(double seconds) {
     return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
-  static Settings with_ring(void* memory, uint64_t bytes, Settings g) {
-    const auto& ring = *static_cast<const RingHeader*>(memory);
-    require(reinterpret_cast<uintptr_t>(memory) % 64 == 0, "the ring is not 64-byte aligned");
-    require(bytes >= sizeof(RingHeader) && ring.magic == kRingMagic && ring.version == kRingVersion,
-            "this memory holds no ring of this version");
-    RingHeader expected{};
-    require(lay_out(expected, RingGeometry{ring.slot_count, ring.prompt_words, ring.token_words}) <= bytes,
-            "the ring's memory is smaller than its header says");
-    require(ring.max_context == g.max_context && ring.vocab_size == g.vocab_size && ring.page_count == g.pages,
-            "max_context, vocab_size or pages differ from what the ring tells front ends");
-    g.slots = ring.slot_count;
-    g.prompt_words = ring.prompt_words;
-    g.token_words = ring.token_words;
-    g.lane_pages = pages_for(g.max_context);
-    return g;
-  }
   struct Free {
     void operator()(char* memory) const { std::free(memory); }
   };

@@ -1,15 +1,28 @@
 """The KV agent's end of the order ring (step.hpp): take orders, answer loads, free stored pages."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from services.gpu_backend import _scheduler
 from services.gpu_backend._scheduler import KvOrderKind
-from services.gpu_backend.scheduler.memory import EngineMemory
 
 __all__ = ["KvOrderKind", "OrderQueue"]
+
+
+class OrderCalls(Protocol):
+    """The three calls between core and agent; of the native HostScheduler, or over mapped memory."""
+
+    def orders_head(self) -> int: ...
+    def release_orders(self, tail: int) -> None: ...
+    def answer_load(self, slot: int, generation: int, blocks: int) -> None: ...
+
+
+class OrderMemory(Protocol):
+    """As EngineMemory has them."""
+
+    orders: NDArray[Any]
+    block_tables: NDArray[np.uint32]
 
 
 class OrderQueue:
@@ -20,7 +33,7 @@ class OrderQueue:
     that can't be done is a later miss and nothing else.
     """
 
-    def __init__(self, native: _scheduler.HostScheduler, memory: EngineMemory) -> None:
+    def __init__(self, native: OrderCalls, memory: OrderMemory) -> None:
         self._native = native
         self._memory = memory
         self._taken = self._released = 0

@@ -42,6 +42,24 @@ inline void check_settings(const Settings& g, const GraphSizes& graphs) {
   check_sizes(graphs.prefill, g.step_tokens, "prefill_graphs");
 }
 
+// Settings with the geometry of the ring in `memory`, which must fit them.
+inline Settings with_ring(void* memory, uint64_t bytes, Settings g) {
+  const auto& ring = *static_cast<const RingHeader*>(memory);
+  require(reinterpret_cast<uintptr_t>(memory) % 64 == 0, "the ring is not 64-byte aligned");
+  require(bytes >= sizeof(RingHeader) && ring.magic == kRingMagic && ring.version == kRingVersion,
+          "this memory holds no ring of this version");
+  RingHeader expected{};
+  require(lay_out(expected, RingGeometry{ring.slot_count, ring.prompt_words, ring.token_words}) <= bytes,
+          "the ring's memory is smaller than its header says");
+  require(ring.max_context == g.max_context && ring.vocab_size == g.vocab_size && ring.page_count == g.pages,
+          "max_context, vocab_size or pages differ from what the ring tells front ends");
+  g.slots = ring.slot_count;
+  g.prompt_words = ring.prompt_words;
+  g.token_words = ring.token_words;
+  g.lane_pages = (g.max_context + kPageTokens - 1) / kPageTokens;
+  return g;
+}
+
 // table[n] = index of the smallest graph that holds n.
 inline void fill_table(uint32_t* table, uint32_t largest, const std::vector<uint32_t>& sizes, uint32_t first_index) {
   uint32_t graph = 0;

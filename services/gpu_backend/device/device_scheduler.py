@@ -1,0 +1,251 @@
+"""The scheduler that lives on the GPU (B1-B6): set up here, started here, and from then on left alone.
+
+Between `start` and `stop` no host code takes part in a step. The host sees counters in a page that the GPU
+writes, and gives commands in a word that the GPU reads. The process's end, however it comes, ends the kernel.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from services.gpu_backend import _device
+from services.gpu_backend._device import Ending
+from services.gpu_backend._scheduler import Command
+from services.gpu_backend.device import build, driver
+from services.gpu_backend.device.agent_memory import AgentMemory
+from services.gpu_backend.device.driver import Arguments, Device, Graph, MappedMemory, Module, Stream
+from services.gpu_backend.device.ring_memory import RingMemory
+from services.gpu_backend.device.settings import DeviceSettings
+from services.gpu_backend.engine import StepKind
+from services.gpu_backend.engines.cuda.contract import GraphEngine, StepMemory
+from services.gpu_backend.scheduler.orders import OrderQueue
+from services.gpu_backend.scheduler.settings import SchedulerSettings
+
+log = logging.getLogger(__name__)
+
+CONTROL: np.dtype[np.void] = np.dtype(_device.CONTROL)
+COUNTERS: np.dtype[np.void] = np.dtype(_device.COUNTERS)
+MISSION: np.dtype[np.void] = np.dtype(_device.MISSION)
+_TEAM_AND_WATCHER = 256 + 32
+_POLL_S = 1e-3
+
+
+class SchedulerLost(RuntimeError):
+    """The scheduler on the GPU ended without being told to; the message says why."""
+
+
+class DeviceScheduler:
+    """Serves a ring with a graph engine from `start` to `stop`. The engine and the ring stay the caller's.
+
+    Everything is allocated when this is made; while it runs, nothing in the process may wait for the whole
+    device (cudaDeviceSynchronize, cudaFree, the legacy default stream): that would wait for ever.
+    """
+
+    def __init__(
+        self,
+        ring: RingMemory,
+        engine: GraphEngine,
+        settings: SchedulerSettings,
+        *,
+        max_context: int,
+        device: Device,
+        device_settings: DeviceSettings | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """`engine` is allocated. `progress` hears of graphs captured, and of how many there will be.
+
+        Raises ValueError where ring, engine and settings don't fit together, EngineError from a capture,
+        ToolchainMissing or BuildFailed where the scheduler can't be compiled, CudaError.
+        """
+        self.settings = settings
+        self.device_settings = device_settings or DeviceSettings()
+        self._device, self._ring, self._engine = device, ring, engine
+        self._module = Module(build.cubin(build.SCHEDULER_SOURCE, device.capability))
+        self._stream = Stream()
+        shapes = [(kind, size) for kind in (StepKind.DECODE, StepKind.PREFILL) for size in engine.graph_sizes(kind)]
+        core, memory = _device.images(
+            ring=ring.host_view,
+            settings=_core_settings(settings, max_context, engine.geometry.vocab),
+            decode_graphs=[size for kind, size in shapes if kind == StepKind.DECODE],
+            prefill_graphs=[size for kind, size in shapes if kind == StepKind.PREFILL],
+        )
+        self._core_bytes, self._layout = len(core), _device.engine_layout(memory)
+        self._core, self._memory = driver.allocate(len(core)), driver.allocate(len(memory))
+        self._next_executable = driver.allocate(4 * len(shapes))
+        driver.copy_in(self._core, core)
+        driver.copy_in(self._memory, memory)
+        self._agent = MappedMemory(len(memory))
+        self._agent.view[:] = memory
+        self._control = MappedMemory(_device.CONTROL_BYTES)
+        self._words = self._control.view[: CONTROL.itemsize].view(CONTROL)[0]
+        self._counters = self._control.view[_device.COUNTERS_OFFSET :][: COUNTERS.itemsize].view(COUNTERS)[0]
+        self.orders = OrderQueue(agent := AgentMemory(self._agent.view, self._layout), agent)
+        self._executables = self._capture(shapes, progress)
+        self._table = driver.allocate(8 * len(self._executables))
+        driver.copy_in(self._table, np.array([int(each) for each in self._executables], np.uint64))
+        self._mission = np.zeros(1, MISSION)
+        self._graph = Graph()
+        self._started = self._closed = False
+
+    def _capture(self, shapes: list[tuple[StepKind, int]], progress: Callable[[int, int], None] | None) -> list[Any]:
+        """Two executables a shape, in the order of `shapes`; captured largest first."""
+        at = self._layout
+        memory = StepMemory(
+            address=self._memory,
+            size_bytes=at["size_bytes"],
+            **{name: at[name] for name in ("lanes", "step_tokens", "lane_pages", "pages")},
+            **{f"{name}_offset": at[f"{name}_offset"] for name in _ENGINE_PARTS},
+        )
+        pairs: dict[tuple[StepKind, int], list[Any]] = {}
+        for done, (kind, size) in enumerate(sorted(shapes, key=lambda shape: (shape[0], -shape[1]))):
+            graph = self._engine.capture(kind, size, memory)
+            pairs[kind, size] = [driver.instantiate(graph, self._stream) for _ in range(2)]
+            if progress is not None:
+                progress(done + 1, len(shapes))
+        self._stream.wait()
+        return [executable for shape in shapes for executable in pairs[shape]]
+
+    def start(self) -> None:
+        """Once. Returns as soon as the kernel is on its way."""
+        if self._started:
+            raise RuntimeError("the scheduler was started already")
+        self._started = True
+        offset, device_now = self._read_clock()
+        own, m = self.device_settings, self._mission
+        m["core"], m["ring"], m["engine"], m["agent"] = (
+            self._core,
+            self._ring.address,
+            self._memory,
+            self._agent.address,
+        )
+        m["control"], m["executables"], m["next_executable"] = self._control.address, self._table, self._next_executable
+        m["clock_offset_ns"], m["report_ns"] = np.uint64(offset % 2**64), round(own.report_s * 1e9)
+        m["deadline_ns"] = device_now + round(own.deadline_s * 1e9) if own.deadline_s else 0
+        m["host_patience_ns"] = round(own.host_patience_s * 1e9)
+        m["launch_window"], m["ring_on_host"] = own.launch_window, self._ring.on_host
+        self._graph.add(self._module.function("hostless_scheduler"), 1, _TEAM_AND_WATCHER, Arguments([m]))
+        self._executable = driver.instantiate(self._graph.handle, self._stream)
+        self._stream.wait()
+        self._stream.launch_graph(self._executable)
+
+    def _read_clock(self) -> tuple[int, int]:
+        """What is to be added to the GPU's clock to give unix time; and the GPU's clock. In ns."""
+        page = MappedMemory(64)
+        function = self._module.function("hostless_clock")
+        best = (1 << 62, 0, 0)
+        for _ in range(8):
+            before = time.time_ns()
+            self._stream.launch(function, 1, 1, Arguments([np.array([page.address], np.uint64)]))
+            self._stream.wait()
+            after, now = time.time_ns(), int(page.view.view(np.uint64)[0])
+            best = min(best, (after - before, (before + after) // 2 - now, now))
+        page.close()
+        return best[1], best[2]
+
+    # --- while it runs ---
+
+    def drain(self) -> None:
+        """New requests are refused with Finish.DRAINING; those that were claimed go on."""
+        self._words["command"] = max(int(self._words["command"]), int(Command.DRAIN))
+
+    def beat(self) -> None:
+        """The host lives. Needed only with DeviceSettings.host_patience_s, and then more often than that."""
+        self._words["host_beat"] += 1
+
+    def poke(self) -> None:
+        """Nothing: the scheduler on a GPU never rests for long."""
+
+    def counters(self) -> dict[str, int]:
+        """By the names of state.hpp's Counters, as of the last report."""
+        return {name: int(self._counters[name]) for name in COUNTERS.names or ()}
+
+    @property
+    def unfinished(self) -> int:
+        """Requests claimed and not yet ended."""
+        n = self.counters()
+        return n["waiting"] + n["loading"] + n["prefilling"] + n["running"] + n["starved"]
+
+    @property
+    def launch_errors(self) -> int:
+        """Launches that the device runtime refused. Each was repeated."""
+        return int(self._words["launch_errors"])
+
+    @property
+    def ending(self) -> Ending:
+        """RUNS until the scheduler has ended. Raises CudaError if the GPU stopped with an error."""
+        ending = Ending(int(self._words["ended"]))
+        if ending == Ending.RUNS and self._started and self._stream.done():
+            ending = Ending(int(self._words["ended"]))  # written between the two looks, or never
+            if ending == Ending.RUNS:
+                raise SchedulerLost("the scheduler left the GPU and said nothing")
+        return ending
+
+    # --- the end ---
+
+    def stop(self, timeout_s: float) -> None:
+        """Ends every request, and the kernel; idempotent. Blocks.
+
+        Raises TimeoutError if the step in flight doesn't end in time (the kernel lives on), SchedulerLost if
+        the scheduler had ended by itself, CudaError if the GPU had failed.
+        """
+        if not self._started or self._closed:
+            return
+        self._words["command"] = int(Command.STOP)
+        give_up = time.monotonic() + timeout_s
+        while (ending := self.ending) == Ending.RUNS or not self._stream.done():
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"the scheduler on the GPU has not stopped within {timeout_s:g} s")
+            time.sleep(_POLL_S)
+        if ending != Ending.STOPPED:
+            detail = f", error {int(self._words['relaunch_error'])}" if ending == Ending.STRANDED else ""
+            raise SchedulerLost(f"the scheduler on the GPU had ended before: {ending.name.lower()}{detail}")
+
+    def check(self) -> None:
+        """Raises AssertionError with the first thing in the core's books that doesn't add up. After `stop`."""
+        if self._started and self.ending == Ending.RUNS:
+            raise RuntimeError("the books of a scheduler on a GPU can be checked only when it has stopped")
+        core = driver.copy_out(self._core, self._core_bytes)
+        memory = driver.copy_out(self._memory, self._layout["size_bytes"])
+        if wrong := _device.check(core=core, ring=self._ring.copy(), engine=memory, agent=self._agent.view):
+            raise AssertionError(wrong)
+
+    def close(self) -> None:
+        """Gives memory and executables back, after `stop`. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._device.use()
+        for executable in (*self._executables, *([self._executable] if self._started else [])):
+            driver.destroy(executable)
+        self._graph.close()
+        for address in (self._core, self._memory, self._next_executable, self._table):
+            driver.free(address)
+        self._agent.close()
+        self._control.close()
+        self._stream.close()
+        self._module.close()
+
+
+_ENGINE_PARTS = ("step", "sequences", "tokens", "out_tokens", "block_tables")
+
+
+def _core_settings(settings: SchedulerSettings, max_context: int, vocab_size: int) -> dict[str, int]:
+    """By the names of state.hpp's Settings."""
+    return {
+        "lanes": settings.lanes,
+        "step_tokens": settings.step_tokens,
+        "pages": settings.pages,
+        "order_capacity": settings.order_capacity,
+        "max_context": max_context,
+        "vocab_size": vocab_size,
+        "prefill_chunk": settings.prefill_chunk,
+        "decode_between_chunks": int(settings.decode_between_chunks),
+        "kv_orders": int(settings.kv_orders),
+        "store_limit": settings.most_stored_pages,
+        "sweep_ns": round(settings.sweep_s * 1e9),
+        "watchdog_ns": round(settings.watchdog_s * 1e9),
+        "agent_patience_ns": round(settings.agent_patience_s * 1e9),
+    }
