@@ -105,7 +105,9 @@ class Driver:
             for i, prompt in enumerate(prompts):
                 take = min(chunk, room, len(prompt) - done[i])
                 if take > 0:
-                    rows.append((lanes[i], done[i], prompt[done[i] : done[i] + take], int(done[i] + take == len(prompt))))
+                    rows.append(
+                        (lanes[i], done[i], prompt[done[i] : done[i] + take], int(done[i] + take == len(prompt)))
+                    )
                     owners.append(i)
                     room -= take
             for i, row, token in zip(owners, rows, self.step(StepKind.PREFILL, rows), strict=True):

@@ -40,9 +40,7 @@ class LibraryGemms:
         self._epsilon = epsilon
         self._buffers = buffers
 
-    def normed(
-        self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor
-    ) -> None:
+    def normed(self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         normed = self._buffers.normed[:rows]
         width = x.shape[1]
         block = triton.next_power_of_2(width)
@@ -52,9 +50,7 @@ class LibraryGemms:
     def added(self, rows: int, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         out[:rows].addmm_(x[:rows], weight.t())
 
-    def gated(
-        self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor
-    ) -> None:
+    def gated(self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         gate_up = self._buffers.gate_up[:rows]
         self.normed(rows, x, norm, weight, gate_up)
         width = out.shape[1]
@@ -74,17 +70,13 @@ class SkinnyGemms:
         """Whether the kernels can read this weight [N, K]."""
         return weight.dtype == torch.bfloat16 and weight.shape[0] % 32 == 0 and weight.shape[1] % 64 == 0
 
-    def normed(
-        self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor
-    ) -> None:
+    def normed(self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         self._launch("normed", rows, x, norm, weight, out, weight.shape[0])
 
     def added(self, rows: int, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         self._launch("added", rows, x, x, weight, out, weight.shape[0])
 
-    def gated(
-        self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor
-    ) -> None:
+    def gated(self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         self._launch("gated", rows, x, norm, weight, out, weight.shape[0] // 2)
 
     def _launch(

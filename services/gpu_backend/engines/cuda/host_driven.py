@@ -52,9 +52,7 @@ class HostDrivenGraphEngine:
         """Also captures every graph, largest first."""
         self._engine.allocate(pages, lanes, step_tokens)
         device = self._engine.kv_pool.device
-        self._own = OwnMemory(
-            device, lanes=lanes, step_tokens=step_tokens, lane_pages=self._lane_pages, pages=pages
-        )
+        self._own = OwnMemory(device, lanes=lanes, step_tokens=step_tokens, lane_pages=self._lane_pages, pages=pages)
         torch.cuda.synchronize(device)
         shapes = [(kind, size) for kind in StepKind for size in reversed(self._engine.graph_sizes(kind))]
         for kind, size in shapes:

@@ -12,7 +12,7 @@ def decode_sizes(lanes: int) -> tuple[int, ...]:
     while size < lanes:
         sizes |= {size, size + size // 2}
         size *= 2
-    return tuple(sorted(size for size in sizes if size < lanes)) + (lanes,)
+    return (*tuple(sorted(size for size in sizes if size < lanes)), lanes)
 
 
 def prefill_sizes(step_tokens: int) -> tuple[int, ...]:
@@ -22,7 +22,7 @@ def prefill_sizes(step_tokens: int) -> tuple[int, ...]:
     while size < step_tokens:
         sizes |= {size, size + size // 2}
         size *= 2
-    return tuple(sorted(size for size in sizes if size < step_tokens)) + (step_tokens,)
+    return (*tuple(sorted(size for size in sizes if size < step_tokens)), step_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,129 @@
+"""float32: the graphs' greedy tokens equal the CPU engine's and HuggingFace's on the device."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import tests.gpu.engine.hardware  # noqa: F401
+from services.gpu_backend.engine import Engine
+from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
+from services.gpu_backend.engines.cuda.host_driven import HostDrivenGraphEngine
+from services.gpu_backend.engines.cuda.settings import CudaSettings
+from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings
+from services.gpu_backend.models.config import ModelConfig
+from services.gpu_backend.models.llama import Llama
+from services.gpu_backend.models.registry import LoadedModel, load
+from tests.gpu.engine.small_models import Driver, TensorSource, lane_pages, small_config
+
+pytestmark = pytest.mark.gpu
+LANES, STEP_TOKENS, PAGES = 32, 512, 1200
+
+
+def reference(config: ModelConfig) -> LlamaForCausalLM:
+    """HuggingFace's model with random weights, in float32 on the device."""
+    torch.manual_seed(1)
+    made = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=config.vocab,
+            hidden_size=config.hidden,
+            intermediate_size=config.intermediate,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            max_position_embeddings=config.max_context,
+            rms_norm_eps=config.rms_epsilon,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+            initializer_range=0.06,
+            tie_word_embeddings=False,
+        )
+    )
+    return made.eval().to("cuda")
+
+
+def model_of(made: LlamaForCausalLM, config: ModelConfig, device: str) -> Llama:
+    tensors = {name: tensor.cpu() for name, tensor in made.state_dict().items()}
+    return Llama(TensorSource(config, tensors), torch.float32, torch.device(device), lambda name, elements: None)
+
+
+@torch.inference_mode()
+def greedy(made: LlamaForCausalLM, prompt: list[int], count: int) -> list[int]:
+    answer = made(torch.tensor([prompt], device="cuda"), use_cache=True)
+    tokens = [int(answer.logits[0, -1].argmax())]
+    while len(tokens) < count:
+        last = torch.tensor([[tokens[-1]]], device="cuda")
+        answer = made(last, past_key_values=answer.past_key_values, use_cache=True)
+        tokens.append(int(answer.logits[0, -1].argmax()))
+    return tokens
+
+
+def drive(engine: Engine, prompts: list[list[int]], count: int, chunk: int, seed: int) -> list[list[int]]:
+    wide = lane_pages(prompts, count)
+    lanes = min(LANES, PAGES // wide)
+    driver = Driver(engine, lanes=lanes, pages=PAGES, lane_pages=wide, step_tokens=STEP_TOKENS, seed=seed)
+    return driver.generate(prompts, count, chunk)
+
+
+@pytest.fixture(scope="module")
+def random_models() -> Iterator[tuple[LlamaForCausalLM, HostDrivenGraphEngine, TorchEngine]]:
+    config = small_config()
+    made = reference(config)
+    settings = CudaSettings(prefill_sizes=(16, 128, STEP_TOKENS), decode_sizes=(1, 4, 16, LANES))
+    ours = HostDrivenGraphEngine(CudaGraphEngine(model_of(made, config, "cuda"), "r", settings), config.max_context)
+    ours.allocate(PAGES, LANES, STEP_TOKENS)
+    cpu = TorchEngine(LoadedModel(model_of(made, config, "cpu"), "r"), TorchSettings())
+    cpu.allocate(PAGES, LANES, STEP_TOKENS)
+    yield made, ours, cpu
+    ours.close()
+
+
+def prompts_of(lengths: list[int], vocab: int, seed: int) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [[int(token) for token in rng.integers(0, vocab, length)] for length in lengths]
+
+
+CASES = {
+    "one short": ([5], 24, 512),
+    "one token": ([1], 24, 512),
+    "page edges": ([63, 64, 65, 127, 128, 129, 1], 12, 512),
+    "one of 8k": ([8190], 12, 512),
+    "8k and short ones": ([8000, 3, 700, 64], 8, 300),
+    "32 at once, small chunks": ([1 + 29 * i for i in range(32)], 12, 50),
+    "17 at once": ([200 + i for i in range(17)], 12, 512),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_random_model(random_models: tuple[LlamaForCausalLM, HostDrivenGraphEngine, TorchEngine], case: str) -> None:
+    made, ours, cpu = random_models
+    lengths, count, chunk = CASES[case]
+    prompts = prompts_of(lengths, 4096, seed=len(case))
+    expected = [greedy(made, prompt, count) for prompt in prompts]
+    assert drive(ours, prompts, count, chunk, seed=2) == expected
+    assert drive(cpu, prompts, count, chunk, seed=3) == expected
+
+
+@pytest.mark.model
+def test_smollm2() -> None:
+    """With its real weights, against the CPU engine, which bench/exactness.py compares with HuggingFace."""
+    folder = Path(os.environ.get("HOSTLESS_MODELS", "~/.cache/hostless/models")).expanduser() / "SmolLM2-135M-Instruct"
+    if not list(folder.glob("*.gguf")):
+        pytest.skip(f"NOT RUN: no model in {folder}")
+    loaded = load(folder, "float32")
+    assert isinstance(loaded.model, Llama)
+    settings = CudaSettings(prefill_sizes=(16, 128, STEP_TOKENS), decode_sizes=(1, 8, LANES))
+    on_gpu = load(folder, "float32", "cuda")
+    ours = HostDrivenGraphEngine(CudaGraphEngine(on_gpu.model, "s", settings), loaded.model.config.max_context)
+    ours.allocate(PAGES, LANES, STEP_TOKENS)
+    cpu = TorchEngine(loaded, TorchSettings())
+    cpu.allocate(PAGES, LANES, STEP_TOKENS)
+    # token ids of no particular text; real weights answer with clear margins all the same
+    for lengths in ([7], [1000, 64, 3, 130], [20 + i for i in range(32)], [7000]):
+        prompts = prompts_of(lengths, 40_000, seed=len(lengths))
+        assert drive(ours, prompts, 16, 512, seed=4) == drive(cpu, prompts, 16, 512, seed=5), lengths
+    ours.close()
