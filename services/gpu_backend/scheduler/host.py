@@ -63,7 +63,6 @@ class HostScheduler:
         vocab_size = engine.geometry.vocab
         self._native = native_scheduler(ring, settings, max_context=max_context, vocab_size=vocab_size)
         self._engine = engine
-        self._ending = threading.Event()
         self._thread = threading.Thread(target=self._compute, name="engine", daemon=True)
         self.settings = settings
         self.memory = EngineMemory(self._native)
@@ -86,7 +85,6 @@ class HostScheduler:
         self._native.command(Command.STOP)
         if not self._native.join(timeout_s):
             raise TimeoutError(f"the engine's step has not returned within {timeout_s:g} s")
-        self._ending.set()
         if self._thread.ident is not None:
             self._thread.join(_LOOK_S + timeout_s)
 
@@ -110,7 +108,7 @@ class HostScheduler:
         self._native.poke()
 
     def _compute(self) -> None:
-        while not self._ending.is_set():
+        while not self._native.ended():
             if (launch := self._native.next_launch(_LOOK_S)) is None:
                 continue
             error = 1

@@ -29,7 +29,7 @@ struct Launch {
 class HostScheduler {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::microseconds kFirstRest{50}, kFlyingRest{1000}, kWaitingRest{500}, kIdleRest{4000};
+  static constexpr std::chrono::microseconds kFirstRest{50}, kFlyingRest{1000}, kWaitingRest{500}, kIdleRest{5000};
   static constexpr uint32_t kSpins = 16;
 
   // The ring stays the caller's and outlives this. `launch_window`: launches an execution (B4), 0 no bound.
@@ -58,6 +58,7 @@ class HostScheduler {
       while (run(*context_) == Turn::relaunch) window_ = launch_window_;
       std::lock_guard<std::mutex> lock(mutex_);
       ended_ = true;
+      launched_.notify_all();
       changed_.notify_all();
     });
   }
@@ -80,6 +81,11 @@ class HostScheduler {
     }
     if (thread_.joinable()) thread_.join();
     return true;
+  }
+
+  bool ended() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return ended_;
   }
 
   // --- the engine's side ---

@@ -196,6 +196,7 @@ NB_MODULE(_scheduler, m) {
       .def("turn", &Scheduler::turn, "now_ns"_a)
       .def("command", &Scheduler::command, "command"_a)
       .def("join", &Scheduler::join, "timeout_s"_a, Release())
+      .def("ended", &Scheduler::ended)
       .def(
           "next_launch", [](Scheduler& s, double timeout_s) { return next_launch(s, timeout_s); }, "timeout_s"_a)
       .def("complete", &Scheduler::complete, "step"_a, "error"_a)

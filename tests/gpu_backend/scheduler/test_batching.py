@@ -31,10 +31,10 @@ def test_a_prompt_enters_within_one_decode_step_and_the_others_pause_meanwhile()
     assert w.state(second.slot) == SlotState.PREFILL_PROCESSING
     w.go()
     assert w.steps[-1].kind == P
-    assert w.steps[-1].slots == (second.slot,)
+    assert list(w.steps[-1].slots) == [second.slot]
     assert w.state(first.slot) == SlotState.DECODE_PAUSED
     w.go()
-    assert w.steps[-1].slots == (first.slot, second.slot)
+    assert list(w.steps[-1].slots) == [first.slot, second.slot]
     assert w.state(first.slot) == w.state(second.slot) == SlotState.DECODE_PROCESSING
 
 

@@ -9,8 +9,8 @@ from services.fabric import _ring
 from services.fabric._ring import Finish, LeaseState, RecordFlags, SlotState
 from services.gpu_backend._scheduler import uniform
 from services.gpu_backend.scheduler.settings import SchedulerSettings
-from tests.gpu_backend.scheduler.toy import expected_tokens, prompt_tokens
-from tests.gpu_backend.scheduler.world import MAX_CONTEXT, PROMPT_ROOM, TOKEN_ROOM, VOCABULARY, World
+from tests.gpu_backend.scheduler.toy import VOCABULARY, expected_tokens, prompt_tokens
+from tests.gpu_backend.scheduler.world import MAX_CONTEXT, PROMPT_ROOM, TOKEN_ROOM, World
 
 
 def world(**changes: Any) -> World:
