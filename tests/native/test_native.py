@@ -62,10 +62,11 @@ def test_no_reachable_state_is_a_deadlock_or_breaks_the_books(tmp_path: Path) ->
     assert "states" in printed
 
 
-def test_the_core_is_device_code(tmp_path: Path) -> None:
-    command = [need("nvcc"), "-std=c++20", "-arch=sm_90", "-x", "cu", "-Werror", "all-warnings", "--cubin", *INCLUDES]
+def test_core_and_platform_compile_as_device_code(tmp_path: Path) -> None:
+    device = SERVICES / "gpu_backend" / "device"
+    command = [need("nvcc"), "-std=c++20", "-arch=sm_90", "-rdc=true", "-Werror", "all-warnings", "--cubin", *INCLUDES]
     built = subprocess.run(
-        [*command, str(HERE / "device_core.cu"), "-o", str(tmp_path / "core.cubin")],
+        [*command, f"-I{device}", str(device / "kernel.cu"), "-o", str(tmp_path / "kernel.cubin")],
         capture_output=True,
         text=True,
         timeout=300,
