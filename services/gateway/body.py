@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -11,8 +12,14 @@ from starlette.types import Receive
 from services.gateway.errors import ApiError, invalid
 
 MAX_DEPTH = 64
+MAX_CONTAINERS = 100_000
+"""Arrays and objects in a body: three for each of the most messages that a chat takes, and room to spare. What parses
+them, here and in the tokenizer, makes others wait meanwhile; a few million would take seconds."""
 DISCARD_BYTES = 16 << 20
 """Of a body that is too long, so much is read and thrown away, so that the client gets to read the answer."""
+
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # also one without an end: never tried twice
 
 
 class ClientGone(Exception):
@@ -33,7 +40,9 @@ async def read_json(headers: Headers, receive: Receive, max_bytes: int, timeout_
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """Strict JSON in UTF-8: an object, nested at most 64 deep, no NaN or Infinity. Raises ApiError(400)."""
+    """Strict JSON in UTF-8: an object, nested at most 64 deep, of at most 100,000 arrays and objects, no NaN or
+    Infinity. Raises ApiError(400)."""
+    _check_containers(body)
     try:
         value = json.loads(body.decode(), parse_constant=_no_constant)
     except UnicodeDecodeError as error:
@@ -101,18 +110,29 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def _check_containers(body: bytes) -> None:
+    if _openings(body) > MAX_CONTAINERS and _openings(_STRING.sub(b"", body)) > MAX_CONTAINERS:
+        raise invalid(None, f"the body holds more than {MAX_CONTAINERS} arrays and objects")
+
+
+def _openings(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
+
+
 def _check_depth(value: dict[str, Any]) -> None:
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for parent in level
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(child, dict | list)
-        ]
+        level = [child for parent in level for child in _containers_in(parent)]
         if not level:
             return
     raise _too_deep()
+
+
+def _containers_in(parent: dict[str, Any] | list[Any]) -> list[Any]:
+    children = parent.values() if isinstance(parent, dict) else parent
+    if {dict, list}.isdisjoint(map(type, children)):  # a million token ids: no Python code for each
+        return []
+    return [child for child in children if isinstance(child, dict | list)]
 
 
 def _too_deep() -> ApiError:
