@@ -48,8 +48,11 @@ class StepPlan:
     sampled_sequences: Int64s  # [samples]: index in the view's sequences and out_tokens
 
 
-def plan_step(view: StepView, geometry: ModelGeometry, pages: int) -> StepPlan:
-    """Raises EngineError, naming the sequence, if anything lies outside its bounds."""
+def plan_step(view: StepView, geometry: ModelGeometry, pages: int, group_pages: int = 1 << 30) -> StepPlan:
+    """group_pages bounds what one group of sequences gathers.
+
+    Raises EngineError, naming the sequence, if anything lies outside its bounds.
+    """
     sequences = view.sequences[: view.sequence_count]
     active = np.flatnonzero(sequences["token_count"])
     _check_sequences(view, sequences, active, geometry)
@@ -78,7 +81,7 @@ def plan_step(view: StepView, geometry: ModelGeometry, pages: int) -> StepPlan:
         write_offsets=row_positions % PAGE_TOKENS,
         singles=tuple(
             _single_group(begin, end, tables, page_counts, positions)
-            for begin, end in group_by_pages(page_counts[:single_count])
+            for begin, end in group_by_pages(page_counts[:single_count], group_pages)
         ),
         chunks=tuple(
             Chunk(int(starts[i]), int(counts[i]), int(positions[i]), tables[i, : page_counts[i]])
@@ -89,16 +92,17 @@ def plan_step(view: StepView, geometry: ModelGeometry, pages: int) -> StepPlan:
     )
 
 
-def group_by_pages(page_counts: Int64s) -> list[tuple[int, int]]:
-    """Cuts ascending page counts into runs whose padding to the longest stays small.
+def group_by_pages(page_counts: Int64s, most: int) -> list[tuple[int, int]]:
+    """Cuts ascending page counts into runs of little padding and at most `most` pages, padding included.
 
-    A call costs about as much as attending to four pages does, so up to four padded pages are free.
+    A call costs about as much as attending to four pages does, so up to four padded pages are free. A
+    longer sequence than `most` is a run of its own.
     """
     groups: list[tuple[int, int]] = []
     begin, real = 0, 0
     for i, count in enumerate(page_counts.tolist()):
-        padded = count * (i - begin + 1) - real - count
-        if i > begin and padded > 4 + (real + count) // 8:
+        total = count * (i - begin + 1)
+        if i > begin and (total > most or total - real - count > 4 + (real + count) // 8):
             groups.append((begin, i))
             begin, real = i, 0
         real += count

@@ -20,6 +20,9 @@ from services.gpu_backend.models.registry import LoadedModel
 
 _DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
+_CACHE_BYTES = 2 << 20
+"""K and V that one group of sequences gathers of a layer: little enough to be in cache when attended to."""
+
 
 @dataclass(frozen=True)
 class TorchSettings:
@@ -54,6 +57,8 @@ class TorchEngine:
         self._geometry = geometry_of(loaded)
         self._pool = torch.empty((0, *self._geometry.block_shape), dtype=loaded.model.dtype)
         self._buffer = GatherBuffer.like(self._pool)
+        layer_bytes = self._geometry.block_bytes // self._geometry.layers
+        self._group_pages = max(1, _CACHE_BYTES // layer_bytes)
 
     @property
     def geometry(self) -> ModelGeometry:
@@ -77,7 +82,7 @@ class TorchEngine:
         self._buffer = GatherBuffer.like(self._pool)
 
     def step(self, view: StepView) -> None:
-        plan = plan_step(view, self._geometry, len(self._pool))
+        plan = plan_step(view, self._geometry, len(self._pool), self._group_pages)
         if not len(plan.tokens):
             return
         with torch.inference_mode():

@@ -74,14 +74,14 @@ def test_every_token_gets_its_own_place(rows: list[tuple[int, int, int]], lanes:
             assert set(pages[used:].tolist()) <= {int(pages[0])}
 
 
-@given(st.lists(st.integers(1, 40), max_size=40))
-def test_groups_cover_all_and_pad_little(counts: list[int]) -> None:
+@given(st.lists(st.integers(1, 40), max_size=40), st.integers(1, 60))
+def test_groups_cover_all_pad_little_and_stay_small(counts: list[int], most: int) -> None:
     ordered = np.sort(np.array(counts, np.int64))
-    groups = group_by_pages(ordered)
+    groups = group_by_pages(ordered, most)
     assert [i for begin, end in groups for i in range(begin, end)] == list(range(len(counts)))
     for begin, end in groups:
-        real = int(ordered[begin:end].sum())
-        assert ordered[end - 1] * (end - begin) - real <= 4 + real // 8 or end - begin == 1
+        real, padded = int(ordered[begin:end].sum()), int(ordered[end - 1]) * (end - begin)
+        assert end - begin == 1 or (padded - real <= 4 + real // 8 and padded <= most)
 
 
 @pytest.mark.parametrize(
