@@ -7,14 +7,25 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
 import uvloop
 
 from services.common import logs, telemetry
 from services.common.rpc import PortTaken
-from services.common.settings import SettingError
+from services.common.settings import SettingError, load
 
 log = logging.getLogger(__name__)
+
+
+class ServiceSettings(Protocol):
+    """What the settings of every service have."""
+
+    @property
+    def log_level(self) -> str: ...
+
+
+S = TypeVar("S", bound=ServiceSettings)
 
 
 class Lifecycle:
@@ -27,16 +38,25 @@ class Lifecycle:
         await self.stopping.wait()
 
 
+def main(service: str, description: str, settings: type[S], serve: Callable[[S, Lifecycle], Awaitable[None]]) -> int:
+    """What `python -m services.NAME` does: settings from flags and environment, then `run`. Returns the exit code."""
+    try:
+        given = load(settings, service, sys.argv[1:], description=description)
+    except SettingError as error:
+        return _explain(service, error)
+    return run(service, lambda life: serve(given, life), given.log_level)
+
+
 def run(service: str, main: Callable[[Lifecycle], Awaitable[None]], log_level: str = "info") -> int:
     """Runs `main` to its end; returns the process's exit code.
 
     main returns after `life.stopping` is set and its work is drained. Exit codes: 0 asked to stop
     and did, 1 failed (logged), 2 a setting or port was wrong (one line says which).
     """
-    logs.setup(service, log_level)
-    telemetry.setup(service)
-    _end_with_parent()
     try:
+        logs.setup(service, log_level)
+        telemetry.setup(service)
+        _end_with_parent()
         uvloop.run(_supervise(main))
     except (Exception, asyncio.CancelledError) as error:
         return _explain(service, error)

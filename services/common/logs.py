@@ -7,7 +7,11 @@ import sys
 import time
 from typing import Any
 
+from services.common.settings import SettingError
+
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
+
+LEVELS = ("debug", "info", "warning", "error")
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "taskName"}
 
@@ -49,7 +53,12 @@ def _fields(service: str, record: logging.LogRecord) -> dict[str, Any]:
 
 
 def setup(service: str, level: str = "info") -> None:
-    """Routes all logging of this process to stderr. `extra={...}` of a record becomes fields of its line."""
+    """Routes all logging of this process to stderr. `extra={...}` of a record becomes fields of its line.
+
+    Raises SettingError for a level that is none of LEVELS.
+    """
+    if level not in LEVELS:
+        raise SettingError(f"log-level: {level!r} is not one of {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Terse(service) if sys.stderr.isatty() else _Json(service))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

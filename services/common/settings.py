@@ -8,7 +8,6 @@ doesn't parse, is an error that names it.
 import argparse
 import dataclasses
 import os
-import sys
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
@@ -45,13 +44,8 @@ def load(
     return cls(**values)
 
 
-def load_or_exit(cls: type[T], section: str, description: str = "") -> T:
-    """What a service's __main__ calls: settings from sys.argv, or a message on stderr and exit code 2."""
-    try:
-        return load(cls, section, sys.argv[1:], description=description)
-    except SettingError as error:
-        print(f"hostless {section}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _variable(section: str, name: str) -> str:
@@ -86,7 +80,7 @@ def _from_flags(section: str, fields: Mapping[str, Any], argv: list[str], descri
     )
     for name, field in fields.items():
         parser.add_argument(
-            "--" + name.replace("_", "-"),
+            "--" + _flag(name),
             dest=name,
             default=None,
             metavar="VALUE",
@@ -107,7 +101,7 @@ def _parse(name: str, kind: Any, text: str) -> Any:
             return tuple(part.strip() for part in text.split(",") if part.strip())
     except (KeyError, ValueError):
         shown = getattr(kind, "__name__", str(kind))
-        raise SettingError(f"{name.replace('_', '-')}: {text!r} is not a {shown}") from None
+        raise SettingError(f"{_flag(name)}: {text!r} is not a {shown}") from None
     raise TypeError(f"settings field {name} has a type that can't be read from text: {kind}")
 
 
@@ -117,8 +111,25 @@ def require(condition: bool, message: str) -> None:
         raise SettingError(message)
 
 
-def require_address(name: str, address: str) -> None:
-    """For __post_init__: raises SettingError unless `address` is host:port with a port from 0 to 65535."""
-    host, _, port = address.rpartition(":")
-    valid = bool(host) and port.isascii() and port.isdigit() and int(port) <= 65535
-    require(valid, f"{name}: {address!r} is not host:port")
+def require_least(settings: object, least: float, *names: str) -> None:
+    """For __post_init__: raises SettingError unless each of these fields is at least `least`."""
+    for name in names:
+        value = getattr(settings, name)
+        require(value >= least, f"{_flag(name)}: {value} is below {least:g}")
+
+
+def require_above(settings: object, bound: float, *names: str) -> None:
+    """For __post_init__: raises SettingError unless each of these fields is above `bound`."""
+    for name in names:
+        value = getattr(settings, name)
+        require(value > bound, f"{_flag(name)}: {value} is not above {bound:g}")
+
+
+def require_addresses(settings: object, *names: str, or_empty: tuple[str, ...] = ()) -> None:
+    """For __post_init__: raises SettingError unless each of these fields is host:port with a port from 0 to 65535;
+    those in `or_empty` may also be empty."""
+    for name in (*names, *or_empty):
+        address = getattr(settings, name)
+        host, _, port = address.rpartition(":")
+        valid = bool(host) and port.isascii() and port.isdigit() and int(port) <= 65535
+        require(valid or (not address and name in or_empty), f"{_flag(name)}: {address!r} is not host:port")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.common.settings import require, setting
+from services.common.settings import require, require_above, require_addresses, require_least, setting
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,11 @@ class GatewaySettings:
 
     def __post_init__(self) -> None:
         require(0 <= self.port <= 65535, f"port: {self.port} is not between 0 and 65535")
-        require(":" in self.tokenizer, f"tokenizer: {self.tokenizer!r} is not host:port")
-        require(not self.scheduler or ":" in self.scheduler, f"scheduler: {self.scheduler!r} is not host:port")
-        require(self.max_running >= 1, f"max-running: {self.max_running} is below 1")
-        require(self.max_queue >= 0, f"max-queue: {self.max_queue} is negative")
+        require_addresses(self, "tokenizer", or_empty=("scheduler",))
+        require_least(self, 1, "max_running")
+        require_least(self, 0, "max_queue", "grace_s")
+        require_above(self, 0, "queue_timeout_s", "body_timeout_s", "headers_after_s", "silence_timeout_s")
+        require_above(self, 0, "ping_s", "send_timeout_s")
         require(
             1 <= self.max_choices <= self.max_running,
             f"max-choices: {self.max_choices} is not between 1 and max-running ({self.max_running})",
@@ -39,8 +40,3 @@ class GatewaySettings:
             1024 <= self.max_body_bytes <= 16 << 20,
             f"max-body-bytes: {self.max_body_bytes} is not between 1024 and {16 << 20}",
         )
-        for name in ("queue_timeout_s", "body_timeout_s", "headers_after_s", "silence_timeout_s"):
-            require(getattr(self, name) > 0, f"{name.replace('_', '-')}: {getattr(self, name)} is not above 0")
-        for name in ("ping_s", "send_timeout_s"):
-            require(getattr(self, name) > 0, f"{name.replace('_', '-')}: {getattr(self, name)} is not above 0")
-        require(self.grace_s >= 0, f"grace-s: {self.grace_s} is negative")

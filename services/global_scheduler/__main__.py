@@ -9,7 +9,6 @@ import time
 from prometheus_client import CollectorRegistry
 
 from services.common import lifecycle, metrics, rpc
-from services.common.settings import load_or_exit
 from services.global_scheduler.liveness import Leases
 from services.global_scheduler.mesh import Mesh
 from services.global_scheduler.metrics import MeshCollector, schedule_seconds
@@ -28,9 +27,7 @@ async def serve(settings: SchedulerSettings, life: lifecycle.Lifecycle) -> None:
     registry.register(MeshCollector(mesh))
     service = SchedulerService(mesh, schedule_seconds(registry))
     async with contextlib.AsyncExitStack() as stack:
-        if settings.metrics_address:
-            port = stack.enter_context(metrics.serve(settings.metrics_address, registry))
-            log.info("metrics", extra={"port": port})
+        stack.enter_context(metrics.serve(settings.metrics_address, registry))
         server = await stack.enter_async_context(rpc.serve(settings.address, service.register, [NAME], GRACE_S))
         log.info("serving", extra={"port": server.port, "policy": settings.policy, "lease_ms": settings.lease_ms})
         async with asyncio.TaskGroup() as tasks:
@@ -40,10 +37,5 @@ async def serve(settings: SchedulerSettings, life: lifecycle.Lifecycle) -> None:
     log.info("stopped")
 
 
-def main() -> int:
-    settings = load_or_exit(SchedulerSettings, "global_scheduler", "Which engine serves a request.")
-    return lifecycle.run("global_scheduler", lambda life: serve(settings, life), settings.log_level)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(lifecycle.main("global_scheduler", "Which engine serves a request.", SchedulerSettings, serve))

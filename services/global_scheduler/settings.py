@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.common.settings import require, require_address, setting
+from services.common.settings import require, require_addresses, setting
 from services.global_scheduler.policy.registry import POLICIES
 
 
@@ -17,9 +17,7 @@ class SchedulerSettings:
     def __post_init__(self) -> None:
         require(self.policy in POLICIES, f"policy: {self.policy!r} is not known; known: {', '.join(sorted(POLICIES))}")
         require(100 <= self.lease_ms <= 600_000, f"lease-ms: {self.lease_ms} is not between 100 and 600000")
-        require_address("address", self.address)
-        if self.metrics_address:
-            require_address("metrics-address", self.metrics_address)
+        require_addresses(self, "address", or_empty=("metrics_address",))
 
     @property
     def lease_s(self) -> float:

@@ -9,7 +9,6 @@ import threading
 from prometheus_client import CollectorRegistry
 
 from services.common import lifecycle, metrics, rpc
-from services.common.settings import load_or_exit
 from services.gpu_backend.assembly import assemble
 from services.gpu_backend.engine import Engine
 from services.gpu_backend.loading import LoadingStopped, load_engine
@@ -25,9 +24,7 @@ GRACE_S = 0.5
 async def serve(settings: BackendSettings, life: lifecycle.Lifecycle) -> None:
     service, registry = EngineService(), CollectorRegistry()
     async with contextlib.AsyncExitStack() as stack:
-        if settings.metrics_address:
-            port = stack.enter_context(metrics.serve(settings.metrics_address, registry))
-            log.info("metrics", extra={"port": port})
+        stack.enter_context(metrics.serve(settings.metrics_address, registry))
         serving = rpc.serve(settings.address, service.register, [NAME], GRACE_S, serving=False)
         server = await stack.enter_async_context(serving)
         log.info("listening", extra={"port": server.port})
@@ -67,10 +64,5 @@ async def _load(settings: BackendSettings, life: lifecycle.Lifecycle) -> Engine 
     return engine
 
 
-def main() -> int:
-    settings = load_or_exit(BackendSettings, "gpu_backend", "Ring in, tokens out.")
-    return lifecycle.run("gpu_backend", lambda life: serve(settings, life), settings.log_level)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(lifecycle.main("gpu_backend", "Ring in, tokens out.", BackendSettings, serve))

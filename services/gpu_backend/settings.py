@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.common import paths
-from services.common.settings import require, require_address, setting
+from services.common.settings import require, require_above, require_addresses, require_least, setting
 
 ENGINES = ("torch", "synthetic")
 DEFAULT_LANES = {"torch": 16, "synthetic": 256}
@@ -52,16 +52,10 @@ class BackendSettings:
 
     def __post_init__(self) -> None:
         require(self.engine in ENGINES, f"engine: {self.engine!r} is not one of {', '.join(ENGINES)}")
-        require_address("address", self.address)
-        require_address("scheduler", self.scheduler)
-        for name in ("advertise", "metrics_address", "kvstore"):
-            if getattr(self, name):
-                require_address(_flag(name), getattr(self, name))
-        for name in ("threads", "max_context", "lanes", "kv_pages", "lease_grace_ms", "step_limit_s"):
-            require(getattr(self, name) >= 0, f"{_flag(name)}: {getattr(self, name)} is negative")
-        for name in ("step_tokens", "slots", "prompt_words", "token_words", "lease_ttl_ms", "report_ms",
-                     "idle_report_ms", "drain_s", "patience_s"):  # fmt: skip
-            require(getattr(self, name) > 0, f"{_flag(name)}: {getattr(self, name)} is not positive")
+        require_addresses(self, "address", "scheduler", or_empty=("advertise", "metrics_address", "kvstore"))
+        require_least(self, 0, "threads", "max_context", "lanes", "kv_pages", "lease_grace_ms", "step_limit_s")
+        require_least(self, 1, "step_tokens", "slots", "prompt_words", "token_words")
+        require_above(self, 0, "lease_ttl_ms", "report_ms", "idle_report_ms", "drain_s", "patience_s")
         require(all(word.isdigit() for word in self.synthetic_words) and bool(self.synthetic_words),
                 f"synthetic-words: {self.synthetic_words} are not token ids")  # fmt: skip
         require(self.batch <= self.slots, f"lanes: {self.batch} is more than the {self.slots} slots")
@@ -83,7 +77,3 @@ class BackendSettings:
     def name(self, port: int) -> str:
         """The engine's id; stable over restarts on the same port."""
         return self.engine_id or f"{socket.gethostname()}-{port}"
-
-
-def _flag(name: str) -> str:
-    return name.replace("_", "-")

@@ -7,7 +7,6 @@ import sys
 from prometheus_client import CollectorRegistry
 
 from services.common import lifecycle, metrics, rpc
-from services.common.settings import load_or_exit
 from services.kvstore.engines.files import FileEngine
 from services.kvstore.metrics import StoreCollector
 from services.kvstore.service import NAME
@@ -18,13 +17,11 @@ log = logging.getLogger("kvstore")
 
 
 async def serve(settings: StoreSettings, life: lifecycle.Lifecycle) -> None:
+    registry = CollectorRegistry()
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(open_store(settings, FileEngine(settings.folder)))
-        if settings.metrics_address:
-            registry = CollectorRegistry()
-            registry.register(StoreCollector(service.stats))
-            port = stack.enter_context(metrics.serve(settings.metrics_address, registry))
-            log.info("metrics", extra={"port": port})
+        registry.register(StoreCollector(service.stats))
+        stack.enter_context(metrics.serve(settings.metrics_address, registry))
         server = await stack.enter_async_context(rpc.serve(settings.address, service.register, [NAME]))
         log.info("serving", extra={"port": server.port, "path": str(settings.folder)})
         await life.until_stopping()
@@ -32,10 +29,5 @@ async def serve(settings: StoreSettings, life: lifecycle.Lifecycle) -> None:
     log.info("stopped")
 
 
-def main() -> int:
-    settings = load_or_exit(StoreSettings, "kvstore", "Full Blocks on disk, found by prefix.")
-    return lifecycle.run("kvstore", lambda life: serve(settings, life), settings.log_level)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(lifecycle.main("kvstore", "Full Blocks on disk, found by prefix.", StoreSettings, serve))

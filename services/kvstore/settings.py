@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.common import paths
-from services.common.settings import require, setting
+from services.common.settings import require, require_addresses, require_least, setting
 from services.kvstore.tickets import GRANULE
 
 
@@ -23,17 +23,9 @@ class StoreSettings:
     log_level: str = setting("info", "debug, info, warning or error")
 
     def __post_init__(self) -> None:
-        require(":" in self.address, f"address: {self.address!r} is not host:port")
-        require(
-            not self.metrics_address or ":" in self.metrics_address,
-            f"metrics-address: {self.metrics_address!r} is not host:port",
-        )
-        for name in ("capacity_bytes", "max_leases", "read_threads", "max_reads"):
-            require(getattr(self, name) > 0, f"{name.replace('_', '-')}: {getattr(self, name)} is not positive")
-        require(
-            self.write_buffer_bytes >= GRANULE,
-            f"write-buffer-bytes: {self.write_buffer_bytes} is less than {GRANULE}",
-        )
+        require_addresses(self, "address", or_empty=("metrics_address",))
+        require_least(self, 1, "capacity_bytes", "max_leases", "read_threads", "max_reads")
+        require_least(self, GRANULE, "write_buffer_bytes")
         require(0 < self.max_lease_s <= 3600, f"max-lease-s: {self.max_lease_s} is not between 0 and 3600")
         require(0 < self.ticket_s <= 3600, f"ticket-s: {self.ticket_s} is not between 0 and 3600")
 

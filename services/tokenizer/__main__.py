@@ -4,7 +4,6 @@ import logging
 import sys
 
 from services.common import lifecycle
-from services.common.settings import load_or_exit
 from services.tokenizer.assembly import running
 from services.tokenizer.settings import TokenizerSettings
 
@@ -18,10 +17,6 @@ async def serve(settings: TokenizerSettings, life: lifecycle.Lifecycle) -> None:
     log.info("stopped")
 
 
-def main() -> int:
-    settings = load_or_exit(TokenizerSettings, "tokenizer", "Text to tokens and back; the front end of every ring.")
-    return lifecycle.run("tokenizer", lambda life: serve(settings, life), settings.log_level)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    what = "Text to tokens and back; the front end of every ring."
+    sys.exit(lifecycle.main("tokenizer", what, TokenizerSettings, serve))

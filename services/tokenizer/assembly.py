@@ -115,9 +115,7 @@ async def running(settings: TokenizerSettings) -> AsyncIterator[Tokenizer]:
         store = await stack.enter_async_context(StoreClient(settings.kvstore)) if settings.kvstore else None
         tokenizer = Tokenizer(settings, scheduler, store)
         stack.push_async_callback(tokenizer.close)
-        if settings.metrics_address:
-            port = stack.enter_context(metrics.serve(settings.metrics_address, tokenizer.registry))
-            log.info("metrics", extra={"port": port})
+        stack.enter_context(metrics.serve(settings.metrics_address, tokenizer.registry))
         await stack.enter_async_context(tokenizer.serving(settings.address))
         log.info("serving", extra={"port": tokenizer.port, "front_end": settings.front_end_id})
         yield tokenizer

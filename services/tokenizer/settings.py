@@ -4,7 +4,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from services.common.settings import require, setting
+from services.common.settings import require, require_above, require_addresses, require_least, setting
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,15 @@ class TokenizerSettings:
     log_level: str = setting("info", "debug, info, warning or error")
 
     def __post_init__(self) -> None:
-        for name in ("address", "scheduler"):
-            require(":" in getattr(self, name), f"{name}: {getattr(self, name)!r} is not host:port")
-        for name in ("metrics_address", "kvstore"):
-            value = getattr(self, name)
-            require(not value or ":" in value, f"{name.replace('_', '-')}: {value!r} is not host:port")
-        for name in ("encode_threads", "max_requests", "max_unsent_deltas"):
-            require(getattr(self, name) >= 1, f"{name.replace('_', '-')}: {getattr(self, name)} is below 1")
-        for name in ("engine_wait_s", "kv_lookup_s", "kv_lease_s", "stall_s"):
-            require(getattr(self, name) > 0, f"{name.replace('_', '-')}: {getattr(self, name)} is not above 0")
+        require_addresses(self, "address", "scheduler", or_empty=("metrics_address", "kvstore"))
+        require_least(self, 1, "encode_threads", "max_requests", "max_unsent_deltas")
+        require_least(self, 0, "grace_s")
+        require_above(self, 0, "engine_wait_s", "kv_lookup_s", "kv_lease_s", "stall_s")
         # uvloop counts in milliseconds; a shorter pause would be none, and the loop would spin.
         require(
             0.001 <= self.poll_busy_s <= self.poll_idle_s,
             f"poll-busy-s: {self.poll_busy_s} is not between 0.001 and poll-idle-s ({self.poll_idle_s})",
         )
-        require(self.grace_s >= 0, f"grace-s: {self.grace_s} is negative")
 
     @property
     def front_end_id(self) -> str:

@@ -60,6 +60,13 @@ def test_a_wrong_setting_is_one_line_and_code_2() -> None:
     assert (code, stderr) == (2, "hostless example: port: taken\n")
 
 
+def test_a_wrong_log_level_is_one_line_and_code_2() -> None:
+    program = PROGRAM.replace('run("example", main)', 'run("example", main, "loud")').format(body="")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "hostless example: log-level: 'loud' is not one of debug, info, warning, error\n"
+
+
 def test_a_failure_is_logged_and_code_1() -> None:
     code, stderr = finish(start("raise RuntimeError('boom')"))
     assert code == 1

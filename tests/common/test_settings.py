@@ -4,7 +4,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.common.settings import SettingError, load, require, require_address, setting
+from services.common.settings import (
+    SettingError,
+    load,
+    require,
+    require_above,
+    require_addresses,
+    require_least,
+    setting,
+)
 
 
 @dataclass(frozen=True)
@@ -17,6 +25,12 @@ class Example:
 
     def __post_init__(self) -> None:
         require(self.port >= 0, f"port: {self.port} is negative")
+
+
+@dataclass(frozen=True)
+class Peers:
+    peer: str = ""
+    max_wait_s: float = 0.0
 
 
 def test_defaults() -> None:
@@ -57,9 +71,23 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("address", ["", "host", "host:", ":80", "host:port", "host:65536", "host:-1", "host:²"])
 def test_what_is_no_address_is_named(address: str) -> None:
     with pytest.raises(SettingError, match=r"peer: .* is not host:port"):
-        require_address("peer", address)
+        require_addresses(Peers(peer=address), "peer")
 
 
 @pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:65535", "[::1]:80"])
 def test_addresses(address: str) -> None:
-    require_address("peer", address)
+    require_addresses(Peers(peer=address), "peer")
+
+
+def test_an_address_may_be_empty_where_it_is_said() -> None:
+    require_addresses(Peers(), or_empty=("peer",))
+    with pytest.raises(SettingError, match="peer: 'host' is not host:port"):
+        require_addresses(Peers(peer="host"), or_empty=("peer",))
+
+
+def test_bounds_are_named() -> None:
+    require_least(Peers(), 0, "max_wait_s")
+    with pytest.raises(SettingError, match=r"max-wait-s: 0\.0 is not above 0"):
+        require_above(Peers(), 0, "max_wait_s")
+    with pytest.raises(SettingError, match=r"max-wait-s: 0\.0 is below 1"):
+        require_least(Peers(), 1, "max_wait_s")
