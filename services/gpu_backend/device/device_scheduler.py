@@ -16,7 +16,7 @@ from services.gpu_backend._device import Ending
 from services.gpu_backend._scheduler import Command
 from services.gpu_backend.device import build, driver
 from services.gpu_backend.device.agent_memory import AgentMemory
-from services.gpu_backend.device.driver import Arguments, Device, Graph, MappedMemory, Module, Stream
+from services.gpu_backend.device.driver import Arguments, CudaError, Device, Graph, MappedMemory, Module, Stream
 from services.gpu_backend.device.ring_memory import RingMemory
 from services.gpu_backend.device.settings import DeviceSettings
 from services.gpu_backend.engine import StepKind
@@ -182,6 +182,16 @@ class DeviceScheduler:
             if ending == Ending.RUNS:
                 raise SchedulerLost("the scheduler left the GPU and said nothing")
         return ending
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing of it is on the GPU: never started, or ended in whatever way."""
+        if not self._started:
+            return True
+        try:
+            return self._stream.done()
+        except CudaError:
+            return True
 
     # --- the end ---
 

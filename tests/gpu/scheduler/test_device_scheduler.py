@@ -1,0 +1,100 @@
+"""The whole core on a real GPU: every token of every request, through a front end's process, compared."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from services.fabric._ring import EngineState, LeaseState
+from services.gpu_backend.scheduler.settings import SchedulerSettings
+from tests.gpu.scheduler.rig import MOST_PROMPT, MOST_TOKENS, ROOT, Rig, summary_of
+
+pytestmark = pytest.mark.gpu
+
+TIGHT = SchedulerSettings(lanes=12, step_tokens=256, pages=30, prefill_chunk=48, order_capacity=64)
+ROOMY = SchedulerSettings(lanes=32, step_tokens=512, pages=256)
+
+
+@pytest.mark.parametrize("settings", [TIGHT, ROOMY], ids=["tight", "roomy"])
+def test_every_token_is_right_under_evictions_chunks_cancels_and_relaunches(
+    device: Any, settings: SchedulerSettings
+) -> None:
+    with Rig(device, settings) as rig:
+        processes = [
+            rig.front_end(0, requests=700, cancel_one_in=4000),
+            rig.front_end(1, requests=700, cancel_one_in=4000, spoil_one_in=10),
+        ]
+        summaries = [summary_of(process) for process in processes]
+        for place, summary in enumerate(summaries):
+            assert summary["wrong"] == []
+            assert summary["requests"] == 700, place
+        assert summaries[1]["finishes"]["BAD_RECORD"] > 10
+        n = rig.scheduler.counters()
+        print(json.dumps({"counters": n, "summaries": summaries}))
+        assert n["illegal_transitions"] == 0
+        assert rig.scheduler.launch_errors == 0
+        assert n["relaunches"] > 10
+        if settings is TIGHT:
+            assert n["preemptions"] > 0, "no eviction was seen: the test has lost its point"
+            assert summaries[0]["chunks"] > 1000
+        rig.until(lambda: rig.scheduler.counters()["free_pages"] == settings.pages)
+
+
+def test_garbage_in_one_share_costs_nobody_else(device: Any) -> None:
+    with Rig(device, ROOMY) as rig:
+        spoiler = rig.front_end(1, garbage=4.0)
+        honest = rig.front_end(0, requests=600)
+        summary = summary_of(honest)
+        assert summary_of(spoiler)["requests"] > 1000
+        assert summary["wrong"] == []
+        rig.ring.end(1)
+        rig.until(lambda: rig.ring.lease_state(1) == LeaseState.FREE)
+        rig.ring.end(0)
+        rig.until(lambda: rig.ring.lease_state(0) == LeaseState.FREE)
+        assert rig.ring.slot_states()[0] == rig.ring.geometry.slots, "a slot of an ended lease is not empty"
+        rig.until(lambda: rig.scheduler.counters()["free_pages"] == ROOMY.pages)
+
+
+def test_a_lease_that_ends_frees_what_it_ran(device: Any) -> None:
+    with Rig(device, ROOMY) as rig:
+        process = rig.front_end(0, requests=100_000)
+        rig.until(lambda: rig.scheduler.counters()["running"] > 0)
+        process.kill()
+        process.wait()
+        rig.ring.end(0)
+        rig.until(lambda: rig.ring.lease_state(0) == LeaseState.FREE)
+        rig.until(lambda: rig.scheduler.unfinished == 0)
+
+
+def test_drain_ends_what_was_claimed_and_refuses_the_rest(device: Any) -> None:
+    with Rig(device, ROOMY) as rig:
+        process = rig.front_end(0, requests=100_000)
+        rig.until(lambda: rig.scheduler.counters()["running"] > 0)
+        rig.scheduler.drain()
+        rig.until(lambda: rig.state == EngineState.DRAINING)
+        rig.until(lambda: rig.scheduler.counters()["refused"] > 0)
+        process.kill()
+        process.wait()
+        rig.until(lambda: rig.scheduler.unfinished == 0)
+
+
+def test_a_killed_host_leaves_a_usable_gpu(device: Any) -> None:
+    command = [sys.executable, "-m", "tests.gpu.scheduler.serve", "killed"]
+    host = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert host.stdout is not None
+    said = json.loads(host.stdout.readline())
+    given = {**said, "seed": 1, "most_prompt": MOST_PROMPT, "most_tokens": MOST_TOKENS, "requests": 100_000}
+    command = [sys.executable, "-m", "tests.gpu.scheduler.front_end", json.dumps(given)]
+    client = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    with pytest.raises(subprocess.TimeoutExpired):
+        client.wait(1.0)  # steps are under way
+    host.kill()
+    host.wait(10)
+    client.kill()
+    client.wait()
+    with Rig(device, ROOMY) as rig:
+        summary = summary_of(rig.front_end(0, requests=50))
+        assert summary["wrong"] == []
+        assert summary["requests"] == 50
