@@ -17,7 +17,7 @@ from services.gateway.metrics import Metrics, TokenClock
 from services.gateway.openai_schema import Request
 from services.gateway.reply import Reply
 from services.gateway.responses import Identity
-from services.gateway.session import FrontendSession
+from services.gateway.session import Session
 from services.gateway.submit import to_submits
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class Exchanges:
     """All exchanges under way, and what they share."""
 
     def __init__(
-        self, session: FrontendSession, admission: Admission, metrics: Metrics, silence_timeout_s: float, version: str
+        self, session: Session, admission: Admission, metrics: Metrics, silence_timeout_s: float, version: str
     ) -> None:
         self.session = session
         self.admission = admission

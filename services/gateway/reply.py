@@ -29,8 +29,8 @@ class Choice:
         self.error: ApiError | None = None
         self.usage: pb.Usage | None = None
 
-    def deliver(self, delta: pb.Delta, now: float) -> bool:
-        """Takes a delta that came at `now` (time.monotonic); True if it was the last one."""
+    def deliver(self, delta: pb.Delta, now: float) -> None:
+        """Takes a delta that came at `now` (time.monotonic)."""
         self._reply.heard = True
         if text := delta.text:
             if len(self._parts) >= MAX_PARTS:
@@ -41,7 +41,10 @@ class Choice:
         if finish := delta.finish:
             self._end(finish, delta)
         self._tell()
-        return self.finish is not None
+
+    def lost(self) -> None:
+        """The tokenizer is gone, and the generation with it."""
+        self.fail(unavailable("the tokenizer was lost while the request ran; try again", "tokenizer_lost"))
 
     def fail(self, error: ApiError) -> None:
         """Ends the choice with an error unless it has ended. The text so far can still be taken."""

@@ -6,7 +6,9 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
+from typing import cast
 
 import uvicorn
 from sse_starlette.sse import AppStatus
@@ -16,18 +18,19 @@ from services.common.rpc import PortTaken
 from services.gateway.admission import Admission
 from services.gateway.app import make_app
 from services.gateway.auth import Auth
+from services.gateway.connection import Connection
 from services.gateway.endpoints import Endpoints
 from services.gateway.errors import unavailable
 from services.gateway.exchange import Exchanges
 from services.gateway.metrics import Metrics
-from services.gateway.session import FrontendSession
+from services.gateway.session import Session
 from services.gateway.settings import GatewaySettings
 from services.global_scheduler.client import SchedulerClient
+from services.tokenizer.client import FrontendClient
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close first
-START_TIMEOUT_S = 10.0
 LAST_WORDS_S = 2.0  # for error events to be written once the grace time is over
 
 
@@ -53,14 +56,14 @@ class Gateway:
         """Serves until `life` says stop, then drains: not ready at once, running requests have `grace_s` seconds,
         what is left ends with an error."""
         settings = self._settings
-        session = FrontendSession(settings.tokenizer)
+        client = FrontendClient(settings.tokenizer)
         async with AsyncExitStack() as stack:
             scheduler = None
             if settings.scheduler:
                 scheduler = await stack.enter_async_context(SchedulerClient(settings.scheduler))
             admission = Admission(settings.max_running, settings.max_queue, settings.queue_timeout_s)
             number = version("hostless")
-            exchanges = Exchanges(session, admission, Metrics(), settings.silence_timeout_s, number)
+            exchanges = Exchanges(Session(client), admission, Metrics(), settings.silence_timeout_s, number)
             app = make_app(exchanges, Endpoints(exchanges, scheduler, number), self.auth, settings)
             # Its own reaction to a stopping server would cut streams that still have their grace time.
             AppStatus.enable_automatic_graceful_drain = False
@@ -79,7 +82,7 @@ class Gateway:
                 )
             )
             async with asyncio.TaskGroup() as tasks:
-                talking = tasks.create_task(session.run())
+                talking = tasks.create_task(client.run())
                 serving = tasks.create_task(server.serve([self._socket]))
                 log.info("serving", extra={"url": f"http://{settings.host}:{self.port}"})
                 await life.until_stopping()

@@ -1,209 +1,187 @@
-"""Client of hostless.v1.Frontend: one session, many requests on it. What a gateway speaks to."""
+"""Client of hostless.v1.Frontend: one session for any number of requests. What a gateway speaks to (B11)."""
 
 import asyncio
 import logging
-import random
-from types import TracebackType
-from typing import Any, Self
+import time
+from typing import Any, Protocol
 
 import grpc
 
 from hostless.v1 import frontend_pb2 as pb
 from hostless.v1 import frontend_pb2_grpc
 from services.common import rpc
+from services.common.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-BACKOFF_S = (0.05, 2.0)  # first and longest pause between attempts to open the session
+CONNECT_TIMEOUT_S = 10.0
+WRITE_TIMEOUT_S = 10.0
+MESSAGE_BYTES = 8 << 20  # a message takes further submits up to this size
 
 
 class FrontendUnavailable(Exception):
-    """No session with the tokenizer, or it broke while the request ran; the message says why."""
+    """The tokenizer does not answer, or no session with it stands; the message says why."""
 
 
-class DeltaStream:
-    """News of one request: `async for delta in stream`, ended by the delta whose finish is not FINISH_NONE.
+class Receiver(Protocol):
+    """Who hears of one request. Called on the client's event loop for every delta, so it must be quick, and must
+    not raise."""
 
-    What comes while nobody waits is merged into one delta, so a slow reader costs no more memory than
-    its own text. Close it (or use it as a context): a request not at its end is then cancelled.
-    """
+    def deliver(self, delta: pb.Delta, now: float) -> None:
+        """A delta, which came at `now` (time.monotonic). The one whose finish is not FINISH_NONE is the last call."""
+        ...
 
-    __slots__ = ("_client", "_ended", "_error", "_pending", "_waiter", "id")
+    def lost(self) -> None:
+        """The session ended before the request, which the tokenizer has cancelled. The last call."""
+        ...
 
-    def __init__(self, client: "FrontendClient", id: int) -> None:
-        self.id = id
-        self._client = client
-        self._pending: pb.Delta | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: FrontendUnavailable | None = None
-        self._ended = False
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> pb.Delta:
-        """Raises FrontendUnavailable, after what came before was taken."""
-        while self._pending is None:
-            if self._error:
-                raise self._error
-            if self._ended:
-                raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        delta, self._pending = self._pending, None
-        return delta
-
-    def close(self) -> None:
-        """Cancels the request unless it has ended; at once, without waiting. Idempotent."""
-        self._client._forget(self.id)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def _put(self, delta: pb.Delta) -> None:
-        self._ended = delta.finish != pb.FINISH_NONE
-        if self._pending is None:
-            self._pending = delta
-        else:
-            _merge(self._pending, delta)
-        self._wake()
-
-    def _fail(self, error: FrontendUnavailable) -> None:
-        self._error = error
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter and not self._waiter.done():
-            self._waiter.set_result(None)
+class _SessionLost(Exception):
+    """The tokenizer ended the stream, or could not be talked to."""
 
 
 class FrontendClient:
-    """Keeps one session with the tokenizer at `address` open, and opens it anew when it breaks.
-
-    An async context; all methods are for its event loop. Requests under way when the session breaks
-    end with FrontendUnavailable: the tokenizer has cancelled them.
-    """
+    """`run` it as a task: it opens the session, hands each delta to its receiver, and opens the session anew when it
+    is lost. All methods are for one event loop."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.connected = asyncio.Event()
-        """Set while a session is open."""
+        self.connected = False
+        """Whether a session stands."""
         self._channel = rpc.channel(address)
         self._stub = frontend_pb2_grpc.FrontendStub(self._channel)
-        self._streams: dict[int, DeltaStream] = {}
         self._next_id = 1
-        self._up = pb.SessionUp()
-        self._up_ready = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._keeper = asyncio.create_task(self._keep_session())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        assert self._keeper
-        self._keeper.cancel()
-        await asyncio.wait([self._keeper])
-        await self._channel.close()
+        self._receivers: dict[int, Receiver] = {}
+        self._submits: dict[int, pb.Submit] = {}  # not yet written; bounded by what the caller admits
+        self._cancels: list[int] = []  # not yet written; at most one a written submit
+        self._outgoing = asyncio.Event()
 
     @property
     def in_flight(self) -> int:
-        """Requests that have not ended."""
-        return len(self._streams)
+        """Requests that have neither ended nor been cancelled."""
+        return len(self._receivers)
 
-    def submit(self, submit: pb.Submit) -> DeltaStream:
-        """Sends a request; its `id` is chosen here. Requests of one event-loop turn travel in one message.
+    def submit(self, submit: pb.Submit, receiver: Receiver) -> int:
+        """Sends a request with the next message and gives its id, which is chosen here and put into `submit`.
 
-        Raises FrontendUnavailable when no session is open.
+        Requests of one event-loop turn travel together. Raises FrontendUnavailable while no session stands.
         """
-        if not self.connected.is_set():
-            raise FrontendUnavailable(f"no session with the tokenizer at {self.address}")
-        submit.id = self._next_id
+        if not self.connected:
+            raise FrontendUnavailable(f"the tokenizer at {self.address} is not connected; try again shortly")
+        submit.id = request = self._next_id
         self._next_id += 1
-        stream = self._streams[submit.id] = DeltaStream(self, submit.id)
-        self._up.submits.append(submit)
-        self._up_ready.set()
-        return stream
+        self._receivers[request] = receiver
+        self._submits[request] = submit
+        self._outgoing.set()
+        return request
+
+    def cancel(self, request: int) -> None:
+        """Cancels a request by its id, with the next message; its receiver hears nothing more. Does nothing for one
+        that has ended."""
+        if self._receivers.pop(request, None) is None:
+            return
+        if self._submits.pop(request, None) is None:
+            self._cancels.append(request)
+            self._outgoing.set()
 
     async def describe(self, timeout_s: float = rpc.DEADLINE_S) -> pb.DescribeReply:
-        """Raises FrontendUnavailable."""
+        """Models and readiness. Raises FrontendUnavailable."""
         try:
-            reply: pb.DescribeReply = await self._stub.Describe(pb.DescribeRequest(), timeout=timeout_s)
+            return await self._stub.Describe(pb.DescribeRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             reason = f"{error.code().name}: {error.details()}"
-            raise FrontendUnavailable(f"tokenizer {self.address}: {reason}") from error
-        return reply
+            raise FrontendUnavailable(f"the tokenizer at {self.address} does not answer: {reason}") from error
 
-    def _forget(self, id: int) -> None:
-        if self._streams.pop(id, None) and self.connected.is_set():
-            self._up.cancels.add(id=id)
-            self._up_ready.set()
-
-    async def _keep_session(self) -> None:
-        pause = BACKOFF_S[0]
-        while True:
-            call = self._stub.Session()
-            try:
-                await call.initial_metadata()  # the tokenizer sends it when the session stands
-                self.connected.set()
-                pause = BACKOFF_S[0]
-                await self._exchange(call)
-                reason = "the tokenizer ended it"
-            except grpc.aio.AioRpcError as error:
-                reason = f"{error.code().name}: {error.details()}"
-            finally:
-                call.cancel()
-                self._end_all("the session ended")
-            log.info("no session with the tokenizer", extra={"address": self.address, "reason": reason})
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, BACKOFF_S[1])
-
-    async def _exchange(self, call: Any) -> None:
-        writer = asyncio.create_task(self._write(call))
+    async def run(self) -> None:
+        """Keeps the session up until cancelled."""
+        backoff = Backoff()
         try:
-            while (down := await call.read()) is not grpc.aio.EOF:
-                for delta in down.deltas:
-                    self._route(delta)
+            while True:
+                reason = await self._converse()
+                if self.connected:
+                    backoff.reset()
+                self._end()
+                log.warning("no session with the tokenizer", extra={"address": self.address, "reason": reason})
+                await backoff.pause()
         finally:
-            writer.cancel()
-            await asyncio.wait([writer])
+            self._end()
+            await self._channel.close()
+
+    async def _converse(self) -> str:
+        """One session from connecting to its end; says why it ended."""
+        try:
+            await rpc.wait_ready(self._channel, CONNECT_TIMEOUT_S)
+        except TimeoutError:
+            return f"no connection within {CONNECT_TIMEOUT_S:g} s"
+        call = self._stub.Session()
+        reason = ""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await call.initial_metadata()  # sent by the tokenizer at once, when the session stands
+            self.connected = True
+            log.info("session with the tokenizer", extra={"address": self.address})
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read(call))
+                tasks.create_task(self._write(call))
+        except* (_SessionLost, TimeoutError, grpc.aio.AioRpcError) as ended:
+            reason = "; ".join(map(_in_words, ended.exceptions))
+        finally:
+            call.cancel()
+        return reason
+
+    async def _read(self, call: Any) -> None:
+        receivers, now = self._receivers, time.monotonic
+        while True:
+            down = await call.read()
+            if down is grpc.aio.EOF:
+                raise _SessionLost("the tokenizer ended the session")
+            at = now()
+            for delta in down.deltas:
+                receiver = receivers.get(delta.id)
+                if receiver is None:
+                    continue  # it was cancelled here, and the tokenizer hears of it
+                if delta.finish:
+                    del receivers[delta.id]
+                receiver.deliver(delta, at)
 
     async def _write(self, call: Any) -> None:
         while True:
-            await self._up_ready.wait()
-            self._up_ready.clear()
-            up, self._up = self._up, pb.SessionUp()
+            await self._outgoing.wait()
+            up = self._gather()
             try:
-                await call.write(up)
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                return  # the reading side learns the same, and says it
+                async with asyncio.timeout(WRITE_TIMEOUT_S):
+                    await call.write(up)
+            except TimeoutError:
+                raise _SessionLost(f"the tokenizer took no message for {WRITE_TIMEOUT_S:g} s") from None
+            except asyncio.InvalidStateError as error:
+                raise _SessionLost(f"the session has ended: {error}") from None
 
-    def _route(self, delta: pb.Delta) -> None:
-        stream = self._streams.get(delta.id)
-        if stream is None:
-            return  # it was closed here, and the cancel is on its way
-        stream._put(delta)
-        if delta.finish != pb.FINISH_NONE:
-            del self._streams[delta.id]
+    def _gather(self) -> pb.SessionUp:
+        """Everything that waits to be sent, up to the bound of a message."""
+        up = pb.SessionUp(cancels=[pb.Cancel(id=request) for request in self._cancels])
+        self._cancels.clear()
+        size = 0
+        for request in list(self._submits):
+            size += self._submits[request].ByteSize()
+            if size > MESSAGE_BYTES and up.submits:
+                return up
+            up.submits.append(self._submits.pop(request))
+        self._outgoing.clear()
+        return up
 
-    def _end_all(self, reason: str) -> None:
-        self.connected.clear()
-        self._up, self._up_ready = pb.SessionUp(), asyncio.Event()
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream._fail(FrontendUnavailable(f"tokenizer {self.address}: {reason} before the request did"))
+    def _end(self) -> None:
+        """No session stands: nothing of it is left."""
+        self.connected = False
+        receivers = list(self._receivers.values())
+        self._receivers.clear()
+        self._submits.clear()
+        self._cancels.clear()
+        self._outgoing.clear()
+        for receiver in receivers:
+            receiver.lost()
 
 
-def _merge(into: pb.Delta, delta: pb.Delta) -> None:
-    into.text += delta.text
-    into.tokens += delta.tokens
-    into.finish = delta.finish
-    if delta.HasField("usage"):
-        into.usage.CopyFrom(delta.usage)
-    if delta.HasField("error"):
-        into.error.CopyFrom(delta.error)
+def _in_words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the tokenizer did not open the session within {CONNECT_TIMEOUT_S:g} s"
+    return str(error.details()) if isinstance(error, grpc.aio.AioRpcError) else str(error)

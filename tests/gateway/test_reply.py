@@ -30,7 +30,8 @@ async def any_pace(steps: list[tuple[int, str, bool]]) -> None:
                 got[choice.index] += choice.take()
             assert got == sent
     for choice in reply.choices:
-        assert choice.deliver(pb.Delta(finish=pb.FINISH_STOP), 2.0)
+        choice.deliver(pb.Delta(finish=pb.FINISH_STOP), 2.0)
+        assert choice.finish == "stop"
     assert {choice.index for choice in reply.take_news()} == {0, 1, 2}
     assert [text + choice.take() for text, choice in zip(got, reply.choices, strict=True)] == sent
     assert not reply.open

@@ -6,19 +6,21 @@ from collections.abc import AsyncIterator
 import pytest
 
 from hostless.v1 import frontend_pb2 as pb
-from services.gateway import session as session_module
 from services.gateway.errors import ApiError
 from services.gateway.metrics import ModelMetrics, TokenClock
 from services.gateway.reply import Reply
-from services.gateway.session import FrontendSession
+from services.gateway.session import Session
+from services.tokenizer import client as client_module
+from services.tokenizer.client import FrontendClient
 from tests.gateway.conftest import Site, site_of, until
 from tests.gateway.fakes import FakeTokenizer, words
 
 
 @pytest.fixture
-async def session(fake: FakeTokenizer) -> AsyncIterator[FrontendSession]:
-    session = FrontendSession(fake.address)
-    task = asyncio.create_task(session.run())
+async def session(fake: FakeTokenizer) -> AsyncIterator[Session]:
+    client = FrontendClient(fake.address)
+    session = Session(client)
+    task = asyncio.create_task(client.run())
     await fake.until(lambda: fake.sessions)
     await until(lambda: session.connected)
     yield session
@@ -30,7 +32,7 @@ def reply_of(choices: int = 1) -> Reply:
     return Reply([TokenClock(ModelMetrics(), 0.0) for _ in range(choices)])
 
 
-async def test_requests_of_one_turn_travel_together(session: FrontendSession, fake: FakeTokenizer) -> None:
+async def test_requests_of_one_turn_travel_together(session: Session, fake: FakeTokenizer) -> None:
     fake.script = fake.silent
     replies = [reply_of() for _ in range(100)]
     for reply in replies:
@@ -44,7 +46,7 @@ async def test_requests_of_one_turn_travel_together(session: FrontendSession, fa
     assert fake.ups == 2
 
 
-async def test_what_was_not_sent_is_not_cancelled(session: FrontendSession, fake: FakeTokenizer) -> None:
+async def test_what_was_not_sent_is_not_cancelled(session: Session, fake: FakeTokenizer) -> None:
     gone, kept = reply_of(), reply_of()
     session.submit(gone, [pb.Submit(text="gone")])
     session.forget(gone)
@@ -54,10 +56,8 @@ async def test_what_was_not_sent_is_not_cancelled(session: FrontendSession, fake
     assert fake.cancels == []
 
 
-async def test_messages_are_bounded(
-    session: FrontendSession, fake: FakeTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session_module, "MESSAGE_BYTES", 1000)
+async def test_messages_are_bounded(session: Session, fake: FakeTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MESSAGE_BYTES", 1000)
     reply = reply_of(10)
     session.submit(reply, [pb.Submit(text="x" * 300) for _ in range(10)])
     await reply.ended()
@@ -67,7 +67,7 @@ async def test_messages_are_bounded(
 
 
 async def test_nothing_is_submitted_without_a_session() -> None:
-    session = FrontendSession("127.0.0.1:1")
+    session = Session(FrontendClient("127.0.0.1:1"))
     with pytest.raises(ApiError, match=r"127\.0\.0\.1:1") as failure:
         session.submit(reply_of(), [pb.Submit()])
     assert failure.value.status == 503

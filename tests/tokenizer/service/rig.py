@@ -13,11 +13,11 @@ from services.fabric.region import MemoryRegion
 from services.fabric.ring import EngineState, Finish, RingGeometry, RingOwner, SlotState
 from services.tokenizer import hf_encoder
 from services.tokenizer.assembly import Tokenizer, running
-from services.tokenizer.client import FrontendClient
 from services.tokenizer.settings import TokenizerSettings
 from tests.tokenizer.conftest import toy_metadata
 from tests.tokenizer.ring.fake_engine import FakeEngine
 from tests.tokenizer.ring.fake_scheduler import FakeScheduler
+from tests.tokenizer.service.streams import StreamClient, stream_client
 
 CONTEXT, VOCAB = 4096, 300
 MODEL = "toy"
@@ -162,7 +162,7 @@ class FakeMesh(scheduler_pb2_grpc.GlobalSchedulerServicer):  # type: ignore[misc
 class Rig:
     """The tokenizer, its fakes, and a client that stands for the gateway."""
 
-    def __init__(self, mesh: FakeMesh, engines: list[Engine], tokenizer: Tokenizer, client: FrontendClient) -> None:
+    def __init__(self, mesh: FakeMesh, engines: list[Engine], tokenizer: Tokenizer, client: StreamClient) -> None:
         self.mesh = mesh
         self.engines = engines
         self.tokenizer = tokenizer
@@ -174,7 +174,7 @@ class Rig:
 
     async def collect(self, submit: pb.Submit) -> tuple[str, pb.Delta]:
         """All text of a request, and its last delta."""
-        with self.client.submit(submit) as stream:
+        with self.client.stream(submit) as stream:
             deltas = [delta async for delta in stream]
         assert all(delta.finish == pb.FINISH_NONE for delta in deltas[:-1])
         assert sum(delta.tokens for delta in deltas) == deltas[-1].usage.completion_tokens
@@ -212,10 +212,11 @@ async def make_rig(
         mesh.show(made)
         defaults: dict[str, Any] = {"scheduler": mesh.address, "metrics_address": "", "address": "127.0.0.1:0"}
         tokenizer = await stack.enter_async_context(running(TokenizerSettings(**(defaults | settings))))
-        client = await stack.enter_async_context(FrontendClient(f"127.0.0.1:{tokenizer.port}"))
+        client = await stack.enter_async_context(stream_client(f"127.0.0.1:{tokenizer.port}"))
         rig = Rig(mesh, made, tokenizer, client)
         async with asyncio.timeout(10):
-            await client.connected.wait()
+            while not client.connected:  # noqa: ASYNC110 - as below
+                await asyncio.sleep(0.01)
             while engines and not (await client.describe()).ready:  # noqa: ASYNC110 - asked over the network
                 await asyncio.sleep(0.01)
         await until(lambda: len(tokenizer.pool.links) == engines)

@@ -9,8 +9,8 @@ import pytest
 
 from hostless.v1 import frontend_pb2 as pb
 from hostless.v1 import frontend_pb2_grpc
-from services.tokenizer.client import FrontendClient
 from tests.tokenizer.service.rig import Rig, make_rig, submit, until
+from tests.tokenizer.service.streams import stream_client
 
 
 def running(rig: Rig) -> int:
@@ -24,7 +24,7 @@ def slots_in_use(rig: Rig) -> int:
 async def test_cancel_before_the_first_token(tmp_path: Path) -> None:
     async with make_rig(tmp_path) as rig:
         rig.engine.turning = False
-        stream = rig.client.submit(submit(max_tokens=None))
+        stream = rig.client.stream(submit(max_tokens=None))
         await until(lambda: slots_in_use(rig) == 1)
         stream.close()
         await until(lambda: running(rig) == 0)
@@ -50,10 +50,10 @@ async def test_cancel_after_the_first_token_is_answered_at_once(tmp_path: Path) 
 async def test_cancel_while_it_waits_for_a_slot(tmp_path: Path) -> None:
     async with make_rig(tmp_path, slots=8) as rig:  # one slot a front end
         rig.engine.turning = False
-        first = rig.client.submit(submit(max_tokens=None))
+        first = rig.client.stream(submit(max_tokens=None))
         await until(lambda: slots_in_use(rig) == 1)
-        second = rig.client.submit(submit(max_tokens=3))
-        third = rig.client.submit(submit(max_tokens=2))
+        second = rig.client.stream(submit(max_tokens=3))
+        third = rig.client.stream(submit(max_tokens=2))
         (link,) = rig.tokenizer.pool.links.values()
         await until(lambda: link.waiting == 2)
         second.close()
@@ -69,7 +69,7 @@ async def test_cancel_while_it_is_encoded_or_scheduled(tmp_path: Path) -> None:
     async with make_rig(tmp_path, engine_wait_s=30.0) as rig:
         rig.mesh.show([])
         await until(lambda: not rig.tokenizer.live.engines)
-        stream = rig.client.submit(submit())
+        stream = rig.client.stream(submit())
         await until(lambda: running(rig) == 1)
         stream.close()
         await rig.at_rest()
@@ -107,16 +107,15 @@ async def test_a_slow_gateway_is_cut_off_and_blocks_nobody(tmp_path: Path) -> No
 
 async def test_sessions_use_the_same_ids_without_harm(tmp_path: Path) -> None:
     async with make_rig(tmp_path, slots=256) as rig:
-        clients = [FrontendClient(f"127.0.0.1:{rig.tokenizer.port}") for _ in range(3)]
 
-        async def session(client: FrontendClient, word: str) -> list[str]:
-            async with client:
-                await client.connected.wait()
-                streams = [client.submit(submit(word, max_tokens=5)) for _ in range(8)]
+        async def session(word: str) -> list[str]:
+            async with stream_client(f"127.0.0.1:{rig.tokenizer.port}") as client:
+                await until(lambda: client.connected)
+                streams = [client.stream(submit(word, max_tokens=5)) for _ in range(8)]
                 return ["".join([delta.text async for delta in stream]) for stream in streams]
 
         words = ["hello", " world", "or"]
-        texts = await asyncio.gather(*(session(c, w) for c, w in zip(clients, words, strict=True)))
+        texts = await asyncio.gather(*map(session, words))
         assert texts == [[word * 5] * 8 for word in words]
         await until(lambda: len(rig.tokenizer.service.sessions) == 1)
 
@@ -134,7 +133,7 @@ async def test_an_id_used_twice_ends_the_session(tmp_path: Path) -> None:
 async def test_too_many_requests_are_answered_with_429(tmp_path: Path) -> None:
     async with make_rig(tmp_path, max_requests=2) as rig:
         rig.engine.turning = False
-        streams = [rig.client.submit(submit(max_tokens=1)) for _ in range(3)]
+        streams = [rig.client.stream(submit(max_tokens=1)) for _ in range(3)]
         (delta,) = [delta async for delta in streams[2]]
         assert (delta.finish, delta.error.http_status) == (pb.FINISH_ERROR, 429)
         rig.engine.turning = True
@@ -144,7 +143,7 @@ async def test_too_many_requests_are_answered_with_429(tmp_path: Path) -> None:
 async def test_drain_lets_running_requests_finish_and_refuses_new_ones(tmp_path: Path) -> None:
     async with make_rig(tmp_path) as rig:
         rig.engine.turning = False
-        before = rig.client.submit(submit(max_tokens=3))
+        before = rig.client.stream(submit(max_tokens=3))
         await until(lambda: running(rig) == 1)
         draining = asyncio.create_task(rig.tokenizer.drain())
         await until(lambda: rig.tokenizer.service.draining)
@@ -163,7 +162,7 @@ async def test_random_disconnects_leave_nothing_behind(tmp_path: Path) -> None:
         tasks_before = len(asyncio.all_tasks())
 
         async def one(i: int) -> None:
-            with rig.client.submit(submit("hello", max_tokens=50 + i, stop=["xyz"] * (i % 2))) as stream:
+            with rig.client.stream(submit("hello", max_tokens=50 + i, stop=["xyz"] * (i % 2))) as stream:
                 for _ in range(i % 4):
                     await anext(stream)
 

@@ -19,7 +19,7 @@ FAST: dict[str, Any] = {"ttl_ms": 600}
 async def test_unstarted_requests_move_to_another_engine(tmp_path: Path) -> None:
     async with make_rig(tmp_path, engines=2, **FAST) as rig:
         rig.engine.turning = False
-        streams = [rig.client.submit(submit(max_tokens=2)) for _ in range(12)]  # more than one engine's slots
+        streams = [rig.client.stream(submit(max_tokens=2)) for _ in range(12)]  # more than one engine's slots
         await until(lambda: flying(rig, 0) == 8)
         await rig.engine.kill()
         assert ["".join([delta.text async for delta in stream]) for stream in streams] == ["hellohello"] * 12
@@ -35,7 +35,7 @@ async def test_a_started_request_goes_on_elsewhere_from_its_tokens(tmp_path: Pat
         rig.engine.script.pace = 1
         request = submit(max_tokens=60, stop=["Z!!"])
         request.token_ids.ids.append(40)
-        with rig.client.submit(request) as stream:
+        with rig.client.stream(request) as stream:
             deltas = [await anext(stream)]
             await rig.engine.kill()
             deltas += [delta async for delta in stream]
@@ -54,7 +54,7 @@ async def test_a_started_request_moves_once_only(tmp_path: Path) -> None:
     async with make_rig(tmp_path, engines=3, **FAST) as rig:
         for engine in rig.engines:
             engine.script.pace = 1
-        with rig.client.submit(submit(max_tokens=None)) as stream:
+        with rig.client.stream(submit(max_tokens=None)) as stream:
             await anext(stream)
             await rig.engine.kill()
             await until(lambda: flying(rig, 1) == 1 and bool(rig.engines[1].script.prompts))
@@ -68,7 +68,7 @@ async def test_a_started_request_moves_once_only(tmp_path: Path) -> None:
 async def test_a_restarted_engine_is_another_engine(tmp_path: Path) -> None:
     async with make_rig(tmp_path, **FAST) as rig:
         rig.engine.turning = False
-        stream = rig.client.submit(submit(max_tokens=2))
+        stream = rig.client.stream(submit(max_tokens=2))
         await until(lambda: flying(rig, 0) == 1)
         rig.engine.owner.end(0)  # what the old process held is gone; the new one has the same name
         rig.engine.leases.clear()
@@ -91,7 +91,7 @@ async def test_an_engine_that_comes_in_time_serves_those_who_waited(tmp_path: Pa
     async with make_rig(tmp_path) as rig:
         rig.mesh.show([])
         await until(lambda: not rig.tokenizer.live.engines)
-        stream = rig.client.submit(submit(max_tokens=1))
+        stream = rig.client.stream(submit(max_tokens=1))
         await until(lambda: rig.tokenizer.service.running == 1)
         rig.mesh.show(rig.engines)
         assert "".join([delta.text async for delta in stream]) == "hello"
@@ -99,7 +99,7 @@ async def test_an_engine_that_comes_in_time_serves_those_who_waited(tmp_path: Pa
 
 async def test_a_table_emptied_by_a_scheduler_restart_does_not_stop_running_requests(tmp_path: Path) -> None:
     async with make_rig(tmp_path) as rig:
-        with rig.client.submit(submit(max_tokens=600)) as stream:
+        with rig.client.stream(submit(max_tokens=600)) as stream:
             await anext(stream)
             rig.mesh.show([])
             await until(lambda: not rig.tokenizer.live.engines)
@@ -111,7 +111,7 @@ async def test_a_table_emptied_by_a_scheduler_restart_does_not_stop_running_requ
 
 async def test_an_engine_that_left_is_let_go_when_nothing_runs_on_it(tmp_path: Path) -> None:
     async with make_rig(tmp_path) as rig:
-        with rig.client.submit(submit(max_tokens=300)) as stream:
+        with rig.client.stream(submit(max_tokens=300)) as stream:
             await anext(stream)
             rig.mesh.show([])
             assert [delta async for delta in stream][-1].finish == pb.FINISH_LENGTH

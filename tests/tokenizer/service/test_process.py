@@ -13,9 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.common import rpc
 from services.common.settings import SettingError, load
-from services.tokenizer.client import FrontendClient, FrontendUnavailable
+from services.tokenizer.client import FrontendUnavailable
 from services.tokenizer.settings import TokenizerSettings
 from tests.tokenizer.service.rig import submit
+from tests.tokenizer.service.streams import stream_client
 
 
 async def start(*flags: str) -> tuple[asyncio.subprocess.Process, dict[str, int]]:
@@ -36,7 +37,7 @@ async def start(*flags: str) -> tuple[asyncio.subprocess.Process, dict[str, int]
 
 async def test_a_tokenizer_without_a_mesh_serves_and_stops_cleanly() -> None:
     process, ports = await start()
-    async with FrontendClient(f"127.0.0.1:{ports['serving']}") as client:
+    async with stream_client(f"127.0.0.1:{ports['serving']}") as client:
         described = await client.describe()
         assert (described.ready, described.reason) == (False, "no engine lives")
         async with rpc.channel(client.address) as channel:
@@ -91,8 +92,8 @@ def test_a_front_end_is_named_by_host_and_process_unless_told() -> None:
 
 
 async def test_the_client_says_when_there_is_no_tokenizer() -> None:
-    async with FrontendClient("127.0.0.1:1") as client:
+    async with stream_client("127.0.0.1:1") as client:
         with pytest.raises(FrontendUnavailable, match=r"127\.0\.0\.1:1"):
-            client.submit(submit())
+            client.stream(submit())
         with pytest.raises(FrontendUnavailable, match="UNAVAILABLE"):
             await client.describe()

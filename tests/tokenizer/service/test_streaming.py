@@ -63,7 +63,7 @@ async def test_a_held_back_prefix_comes_in_full_at_the_end(tmp_path: Path) -> No
 async def test_a_character_split_over_tokens_comes_whole(tmp_path: Path) -> None:
     async with make_rig(tmp_path) as rig:
         rig.engine.script.pace = 1
-        with rig.client.submit(submit("語é", max_tokens=6)) as stream:
+        with rig.client.stream(submit("語é", max_tokens=6)) as stream:
             deltas = [delta async for delta in stream]
         assert "".join(delta.text for delta in deltas) == "語é�"
         assert all(delta.text in ("語", "é", "語é") for delta in deltas[:-1])
