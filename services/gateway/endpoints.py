@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-import grpc
 from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -17,7 +16,7 @@ from services.gateway.errors import ApiError, unavailable
 from services.gateway.exchange import Exchanges
 from services.gateway.mesh_metrics import mesh_families
 from services.gateway.metrics import model_families, process_families
-from services.global_scheduler.client import SchedulerClient
+from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +79,8 @@ class Endpoints:
             return None
         try:
             return await self._scheduler.status(STATUS_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            log.debug("the global scheduler does not answer", extra={"reason": error.details()})
+        except SchedulerUnavailable as error:
+            log.debug("no metrics of the mesh", extra={"reason": str(error)})
             return None
 
 

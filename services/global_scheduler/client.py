@@ -1,22 +1,27 @@
-"""Client of the global scheduler: place requests, follow the table of live engines, ask for the status."""
+"""Client of the global scheduler: place requests, follow the live engines, lead a group, ask for the status."""
 
 import asyncio
 import logging
-import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import grpc
 
 from hostless.v1 import scheduler_pb2 as pb
 from hostless.v1 import scheduler_pb2_grpc
 from services.common import rpc
+from services.common.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 FIRST_TABLE_S = 5.0
-BACKOFF_S = (0.1, 2.0)  # first and longest pause between attempts
+
+
+class SchedulerUnavailable(Exception):
+    """The global scheduler is not there, or did not answer in time; the message names it."""
 
 
 class SchedulerClient:
@@ -31,21 +36,21 @@ class SchedulerClient:
         """One placement an item, in order; a refused one has no engine, and a refusal `reason: words` whose
         reason is a value of policy.state.RefusalReason.
 
-        Raises grpc.aio.AioRpcError (UNAVAILABLE, DEADLINE_EXCEEDED): then go round robin over the last table.
+        Raises SchedulerUnavailable: then go round robin over the last table.
         """
-        reply = await self._stub.Schedule(pb.ScheduleRequest(items=items), timeout=timeout_s)
+        reply = await self._answer(self._stub.Schedule(pb.ScheduleRequest(items=items), timeout=timeout_s))
         return list(reply.placements)
 
     async def watch(self) -> AsyncGenerator[pb.PlacementTable, None]:
         """The table of live engines now and after each change, for ever. While the scheduler is away nothing
         comes; when it is back the table comes again, its version perhaps smaller. Wrap in `aclosing`."""
-        pause = BACKOFF_S[0]
+        backoff = Backoff()
         while True:
             call = self._stub.Watch(pb.WatchRequest())
             try:
                 table = await asyncio.wait_for(call.read(), FIRST_TABLE_S)
                 while table is not grpc.aio.EOF:
-                    pause = BACKOFF_S[0]
+                    backoff.reset()
                     yield table
                     table = await call.read()
                 reason = "the stream ended"
@@ -54,12 +59,16 @@ class SchedulerClient:
             finally:
                 call.cancel()
             log.info("watching the global scheduler is interrupted", extra={"address": self.address, "reason": reason})
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, BACKOFF_S[1])
+            await backoff.pause()
+
+    def lead(self) -> Any:
+        """A new Lead stream (D9), a grpc.aio.StreamStreamCall of LeaderUp and LeaderDown. The caller, who is
+        services/gpu_backend/leader.py, sets the deadlines and cancels it."""
+        return self._stub.Lead()
 
     async def status(self, timeout_s: float = 5.0) -> pb.MeshStatus:
-        """Every engine that a leader speaks for, live or not."""
-        return await self._stub.Status(pb.StatusRequest(), timeout=timeout_s)
+        """Every engine that a leader speaks for, live or not. Raises SchedulerUnavailable."""
+        return await self._answer(self._stub.Status(pb.StatusRequest(), timeout=timeout_s))
 
     async def close(self) -> None:
         await self._channel.close()
@@ -71,3 +80,10 @@ class SchedulerClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _answer(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            reason = f"{error.code().name}: {error.details()}"
+            raise SchedulerUnavailable(f"the global scheduler at {self.address}: {reason}") from error

@@ -5,20 +5,19 @@ This process is a group of one engine, so it is its own leader.
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 
 from hostless.v1 import scheduler_pb2 as pb
-from hostless.v1 import scheduler_pb2_grpc
-from services.common import rpc
+from services.common.backoff import Backoff
+from services.global_scheduler.client import SchedulerClient
 
 log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
-BACKOFF_S = (0.1, 5.0)  # first and longest pause between attempts
+LONGEST_PAUSE_S = 5.0  # between attempts
 REPORTS_A_LEASE = 3
 
 
@@ -65,14 +64,14 @@ class Leader:
 
     async def run(self) -> None:
         """Leads until cancelled; a scheduler that is away is waited for."""
-        pause, said = BACKOFF_S[0], False
-        async with rpc.channel(self._address) as channel:
-            stub = scheduler_pb2_grpc.GlobalSchedulerStub(channel)
+        backoff, said = Backoff(longest_s=LONGEST_PAUSE_S), False
+        async with SchedulerClient(self._address) as client:
             while True:
-                call = stub.Lead()
+                call = client.lead()
                 try:
                     async for _ in self._lead(call):
-                        pause, said = BACKOFF_S[0], False
+                        backoff.reset()
+                        said = False
                     reason = "it ended the stream"
                 except asyncio.InvalidStateError:  # grpc's word for writing to a stream that has ended
                     reason = "the stream ended"
@@ -81,15 +80,14 @@ class Leader:
                 except grpc.aio.AioRpcError as error:
                     reason = error.details() or error.code().name
                     if error.code() is grpc.StatusCode.ABORTED:  # two engines of one name must not take turns quickly
-                        pause = BACKOFF_S[1]
+                        backoff.lengthen()
                 finally:
                     self._led = False
                     call.cancel()
                 if not said:
                     log.warning("no global scheduler", extra={"address": self._address, "reason": reason})
                     said = True
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, BACKOFF_S[1])
+                await backoff.pause()
 
     async def _lead(self, call: Any) -> AsyncIterator[None]:
         """Yields after each answer; ends when the scheduler ends the stream."""

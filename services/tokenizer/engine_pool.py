@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable
 
 from hostless.v1 import scheduler_pb2 as pb
+from services.common.backoff import Backoff
 from services.fabric.errors import FabricError
 from services.gpu_backend.client import EngineCallError, EngineClient
 from services.tokenizer.attachment import Attachment, AttachmentSettings
@@ -16,7 +16,6 @@ from services.tokenizer.reader import Progress
 
 log = logging.getLogger(__name__)
 
-BACKOFF_S = (0.1, 2.0)  # first and longest pause between attempts to attach
 RETIRE_POLL_S = 0.5
 
 Key = tuple[str, int]
@@ -68,7 +67,7 @@ class EnginePool:
 
     async def _hold(self, info: pb.EngineInfo) -> None:
         """Attaches, and attaches anew when the attachment is lost, while the engine is in the table."""
-        client, pause = EngineClient(info.address), BACKOFF_S[0]
+        client, backoff = EngineClient(info.address), Backoff()
         try:
             while self._wanted(info):
                 link = EngineLink(info)
@@ -78,10 +77,9 @@ class EnginePool:
                     )
                 except (EngineCallError, FabricError) as error:
                     log.warning("can't attach", extra={"engine": info.engine_id, "reason": str(error)})
-                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                    pause = min(pause * 2, BACKOFF_S[1])
+                    await backoff.pause()
                     continue
-                pause = BACKOFF_S[0]
+                backoff.reset()
                 await self._use(info, link, attachment)
         finally:
             await client.close()

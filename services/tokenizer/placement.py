@@ -7,10 +7,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-import grpc
-
 from hostless.v1 import scheduler_pb2 as pb
-from services.global_scheduler.client import SchedulerClient
+from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable
 from services.tokenizer.errors import invalid, unavailable
 from services.tokenizer.live_engines import LiveEngines, Tried
 
@@ -106,8 +104,8 @@ class Placer:
                 # One call for many traces: it is shown in the first one's.
                 placements = await asyncio.create_task(call, context=burst[0].context)
                 return [p.engine if p.HasField("engine") else p.refusal for p in placements]
-            except grpc.aio.AioRpcError as error:
-                log.warning("the global scheduler is away", extra={"reason": f"{error.code().name}: {error.details()}"})
+            except SchedulerUnavailable as error:
+                log.warning("the global scheduler is away", extra={"reason": str(error)})
                 self._away_until = loop.time() + AWAY_S
         return [self._without_scheduler(asked.item, asked.tried) for asked in burst]
 

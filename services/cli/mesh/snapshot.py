@@ -90,16 +90,14 @@ async def _service(service: RunningService) -> ServiceState:
 
 
 async def _engines(scheduler: str) -> tuple[list[EngineState], str]:
-    import grpc
-
     from services.fabric._ring import SlotState
-    from services.global_scheduler.client import SchedulerClient
+    from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable
 
     async with SchedulerClient(scheduler) as client:
         try:
             status = await client.status(ASK_S)
-        except grpc.aio.AioRpcError as error:
-            return [], f"the global scheduler at {scheduler}: {error.code().name}"
+        except SchedulerUnavailable as error:
+            return [], str(error)
     engines = []
     for engine in status.engines:
         info, report = engine.info, engine.report

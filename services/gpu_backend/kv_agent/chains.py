@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.common.keys import next_key
-from services.kvstore.block import Block
+from services.kvstore.client import Block
 
 
 @dataclass(slots=True, eq=False)

@@ -132,5 +132,5 @@ async def test_an_engine_that_was_replaced_waits_before_it_tries_again(
         monkeypatch.setattr(leader_module.asyncio, "sleep", sleep)
         async with leading(address, Told()):
             await scheduler.hear()
-            assert await pauses.get() >= 0.5 * leader_module.BACKOFF_S[1]
+            assert await pauses.get() >= 0.5 * leader_module.LONGEST_PAUSE_S
     assert "engine 'e' is led by another stream" in str([vars(record) for record in caplog.records])
