@@ -1,6 +1,6 @@
 """Step times of the CUDA graph engine on one GPU, host-driven: decode and prefill beside the roofline.
 
-    python bench/gpu_engine.py --out times.json [--skinny 16] [--overlap] [--layers 32] [--quick]
+    python bench/gpu_engine.py --out times.json [--skinny 8] [--overlap 1] [--layers 32] [--quick]
 
 Llama-3 8B's shape with random weights, bfloat16. A step is a graph replay timed by CUDA events; a row is
 the median of many. Roofline: the larger of bytes (weights once, KV once) over 4.3 TB/s, and operations
@@ -115,15 +115,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--skinny", type=int, nargs="+", default=[CudaSettings().skinny_rows])
-    parser.add_argument("--overlap", action="store_true", help="also with programmatic dependent launch")
+    parser.add_argument("--overlap", type=int, nargs="+", default=[1], help="1: programmatic dependent launch; 0: not")
     parser.add_argument("--quick", action="store_true", help="a few rows only")
     options = parser.parse_args()
     model = llama_8b(options.layers)
     results: list[dict[str, Any]] = []
     decodes = [(1, 1024), (4, 1024), (16, 1024), (32, 1024)] if options.quick else DECODES
-    for number, (skinny, overlap) in enumerate(
-        (s, o) for s in options.skinny for o in (False, True)[: 1 + options.overlap]
-    ):
+    variants = [(skinny, bool(overlap)) for skinny in options.skinny for overlap in options.overlap]
+    for number, (skinny, overlap) in enumerate(variants):
         prefills = () if number else PREFILLS
         settings = CudaSettings(
             skinny_rows=skinny, overlap_launches=overlap, decode_sizes=(1, 4, 16, 32, 64),
@@ -155,7 +154,8 @@ def main() -> None:
             if row["skinny_rows"] == skinny and row["overlap"] == overlap:
                 what = f"{row['kind']} {row.get('batch', row.get('tokens'))} x {row.get('context', 1)}"
                 print(
-                    f"{what:26} {row['median_ms']:8.3f} ms  worst {row['worst_ms']:8.3f}  floor {row['roofline_ms']:7.3f}"
+                    f"{what:26} {row['median_ms']:8.3f} ms  worst {row['worst_ms']:8.3f}  "
+                    f"floor {row['roofline_ms']:7.3f}"
                 )
     machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "when": time.strftime("%Y-%m-%d")}
     options.out.write_text(json.dumps({"machine": machine, "steps": results}, indent=1) + "\n")

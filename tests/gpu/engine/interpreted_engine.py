@@ -32,9 +32,9 @@ class InterpretedEngine:
             device, lanes=lanes, step_tokens=step_tokens, lane_pages=self._max_context // PAGE_TOKENS, pages=pages
         )
         attention = PagedAttention(
-            config, self.pool, rotation_table(config, self._model.frequencies), self.buffers, PROGRAMS
+            config, self.pool, rotation_table(config, self._model.frequencies), self.buffers, PROGRAMS, False
         )
-        library = LibraryGemms(config.rms_epsilon, self.buffers)
+        library = LibraryGemms(config.rms_epsilon, self.buffers, overlap=False)
         self._program = StepProgram(
             self._model, self.buffers, attention, lambda rows: library, Tail(self._sample, self._finish)
         )

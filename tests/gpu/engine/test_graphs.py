@@ -22,9 +22,9 @@ from tests.gpu.engine.small_models import Driver, random_model, small_config
 pytestmark = pytest.mark.gpu
 LANES, STEP_TOKENS, PAGES, CONTEXT = 32, 512, 400, 4096
 VARIANTS = {
-    "cublas": CudaSettings(skinny_rows=0),
-    "skinny": CudaSettings(skinny_rows=32),
-    "skinny, overlapped": CudaSettings(skinny_rows=32, overlap_launches=True),
+    "cublas": CudaSettings(skinny_rows=0, overlap_launches=False),
+    "skinny": CudaSettings(skinny_rows=8, overlap_launches=False),
+    "overlapped": CudaSettings(skinny_rows=8, overlap_launches=True),
 }
 Rows = list[tuple[int, int, list[int], int]]
 
@@ -69,7 +69,8 @@ class Reference:
             hidden = self.model.forward(
                 torch.from_numpy(plan.tokens).cuda(), torch.from_numpy(plan.positions).cuda(), attention
             )
-            return self.model.logits(hidden[torch.from_numpy(plan.sampled_rows).cuda()])
+            rows = plan.sampled_rows[np.argsort(plan.sampled_sequences)]
+            return self.model.logits(hidden[torch.from_numpy(rows).cuda()])
 
 
 def _on_device(pool: torch.Tensor, plan: Any) -> PagedAttention:
@@ -113,7 +114,7 @@ def steps(count: int) -> list[tuple[StepKind, Rows]]:
     return made
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 13, 16, 29, 32])
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 16, 29, 32])
 def test_logits_are_within_a_hundredth(
     engine: tuple[CudaGraphEngine, HostDrivenGraphEngine], model: Llama, count: int
 ) -> None:

@@ -1,6 +1,7 @@
 """Launches the paged attention kernels, with tiles chosen for the model's shape."""
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -14,6 +15,7 @@ from services.gpu_backend.models.config import ModelConfig
 
 _ROWS_OF_DOT = 16  # the fewest rows of a tensor core's tile
 _PREFILL_ROWS = 128
+_DECODE_STAGES = 3
 
 
 def rotation_table(config: ModelConfig, frequencies: torch.Tensor) -> torch.Tensor:
@@ -34,13 +36,21 @@ class PagedAttention:
     """pool: [pages, layers, 2, 64, kv_heads, head_dim]; a page over all layers is a Full Block (D5)."""
 
     def __init__(
-        self, config: ModelConfig, pool: torch.Tensor, rotations: torch.Tensor, buffers: Buffers, programs: int
+        self,
+        config: ModelConfig,
+        pool: torch.Tensor,
+        rotations: torch.Tensor,
+        buffers: Buffers,
+        programs: int,
+        overlap: bool,
     ) -> None:
+        """programs: that a decode step is to be cut into, about."""
         self._config = config
         self._pool = pool
         self._rotations = rotations
         self._buffers = buffers
         self.programs = programs
+        self._overlap: dict[str, Any] = {"OVERLAP": overlap, "launch_pdl": overlap}
         # exp2 is cheaper than exp: log2(e) goes into the scale
         self._scale = math.log2(math.e) / math.sqrt(config.head_dim)
         shared = triton.next_power_of_2(config.heads // config.kv_heads)
@@ -57,15 +67,16 @@ class PagedAttention:
         splits = most_splits(rows, config.kv_heads, self.programs)
         attend_decode[(splits, config.kv_heads, rows)](
             buffers.qkv, self._rotations, buffers.positions, buffers.row_lanes, buffers.split_pages,
-            step.block_tables, self._pool[:, layer], buffers.partials, buffers.sums,
+            step.block_tables, self._pool[:, layer], buffers.attended, buffers.partials, buffers.sums,
             step.block_tables.shape[1], self._pool.stride(0), self._scale,
             HEADS=config.heads, KV_HEADS=config.kv_heads, HALF=config.head_dim // 2,
-            GROUP=self._group, MOST_SPLITS=splits, PRECISION="ieee", STAGES=1 if self._wide else 3, num_warps=4,
+            GROUP=self._group, MOST_SPLITS=splits, PRECISION="ieee", STAGES=1 if self._wide else _DECODE_STAGES, num_warps=4,
+            **self._overlap,
         )  # fmt: skip
         combine_splits[(config.heads, rows)](
             buffers.partials, buffers.sums, buffers.positions, buffers.split_pages, buffers.attended,
             HEADS=config.heads, DIM=config.head_dim, MOST_SPLITS=splits, SPLITS=triton.next_power_of_2(splits),
-            num_warps=4,
+            num_warps=4 if splits > 8 else 1, **self._overlap,
         )  # fmt: skip
 
     def prefill(self, layer: int, rows: int, step: StepTensors) -> None:

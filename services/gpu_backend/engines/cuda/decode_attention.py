@@ -7,6 +7,7 @@ The query heads of a KV head are rows of one tile, so the tensor cores see every
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from services.gpu_backend.engines.cuda.step_kernels import PAGE
 
@@ -21,16 +22,22 @@ def _split(position, split_pages, MOST_SPLITS: tl.constexpr):
 
 @triton.jit
 def attend_decode(
-    qkv, rotations, positions, lanes, split_pages, block_tables, pool, partials, sums, lane_pages, page_stride, scale,
+    qkv, rotations, positions, lanes, split_pages, block_tables, pool, out, partials, sums,
+    lane_pages, page_stride, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
     GROUP: tl.constexpr, MOST_SPLITS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Grid: (splits, kv_heads, sequences). Turns query and key, writes K and V of the new token, attends.
 
+    out       [sequences, heads, 2 HALF]: written here where a sequence has one split only
     partials  float32[sequences, heads, splits, 2 HALF]: not yet normalised
     sums      float32[sequences, heads, splits, 2]: highest score (base 2) and sum of weights
     """
     split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     position = tl.load(positions + row)
     lane = tl.load(lanes + row)
     if position < 0:
@@ -94,8 +101,14 @@ def attend_decode(
         highest = new_highest
 
     heads = row.to(tl.int64) * HEADS + kv_head * SHARED + tl.arange(0, GROUP)
-    place = heads * MOST_SPLITS + split
     mine = tl.arange(0, GROUP) < SHARED
+    if splits == 1:
+        whole = found / weight[:, None]
+        tl.store(
+            out + heads[:, None] * DIM + columns[None, :], whole.to(dtype), mine[:, None] & (columns[None, :] < DIM)
+        )
+        return
+    place = heads * MOST_SPLITS + split
     tl.store(partials + place[:, None] * DIM + columns[None, :], found, mine[:, None] & (columns[None, :] < DIM))
     tl.store(sums + place * 2, highest, mine)
     tl.store(sums + place * 2 + 1, weight, mine)
@@ -105,8 +118,15 @@ def attend_decode(
 def combine_splits(
     partials, sums, positions, split_pages, out,
     HEADS: tl.constexpr, DIM: tl.constexpr, MOST_SPLITS: tl.constexpr, SPLITS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """out[sequences, heads, DIM]; zeros for padding. Grid: (heads, sequences). SPLITS: a power of two."""
+    """Adds up the splits of attend_decode in `out`; zeros for padding. Grid: (heads, sequences).
+
+    SPLITS: a power of two, at least MOST_SPLITS.
+    """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     head, row = tl.program_id(0), tl.program_id(1)
     columns = tl.arange(0, DIM)
     place = row.to(tl.int64) * HEADS + head
@@ -115,6 +135,8 @@ def combine_splits(
         tl.store(out + place * DIM + columns, tl.zeros([DIM], out.dtype.element_ty))
         return
     _, _, splits = _split(position, split_pages, MOST_SPLITS)
+    if splits == 1:
+        return
     every = tl.arange(0, SPLITS)
     used = every < splits
     highest = tl.load(sums + (place * MOST_SPLITS + every) * 2, used, float("-inf"))

@@ -107,7 +107,7 @@ class CudaGraphEngine:
                 f"{pages} KV pages of {block} bytes are {pages * block} bytes; of the GPU's {total} bytes {free} are "
                 f"free, and a step of {step_tokens} tokens takes its share: less than {free // block} pages fit"
             ) from None
-        attention = PagedAttention(config, self._kv, rotations, self._buffers, programs)
+        attention = PagedAttention(config, self._kv, rotations, self._buffers, programs, self.settings.overlap_launches)
         self._program = StepProgram(
             self._model, self._buffers, attention, self._gemms(self._buffers), device_tail(self._model)
         )
@@ -172,14 +172,16 @@ class CudaGraphEngine:
 
     def _gemms(self, buffers: Buffers) -> Callable[[int], Gemms]:
         epsilon = self._model.config.rms_epsilon
-        library = LibraryGemms(epsilon, buffers)
+        overlap = self.settings.overlap_launches
+        library = LibraryGemms(epsilon, buffers, overlap)
         layers = self._model.layers
         weights = [self._model.head]
         weights += [weight for each in layers for weight in (each.qkv, each.output, each.gate_up, each.down)]
         few = self.settings.skinny_rows
         if few == 0 or not all(map(SkinnyGemms.fits, weights)):
             return lambda rows: library
-        skinny = SkinnyGemms(epsilon, KernelModule("skinny.cu"), self.settings.overlap_launches)
+        processors = torch.cuda.get_device_properties(self._device).multi_processor_count
+        skinny = SkinnyGemms(epsilon, KernelModule("skinny.cu"), processors, overlap)
         return lambda rows: skinny if rows <= few else library
 
 

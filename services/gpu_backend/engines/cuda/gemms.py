@@ -6,7 +6,7 @@ added(x, weight, out)          out += x @ weight^T
 gated(x, norm, weight, out)    out = silu(gate) * up of rms_norm(x) @ weight^T
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import triton
@@ -16,9 +16,9 @@ from services.gpu_backend.engines.cuda.layer_kernels import rms_norm, swiglu
 from services.gpu_backend.engines.cuda.nvrtc import KernelModule
 
 _SWIGLU_BLOCK = 2048
-_SKINNY_THREADS = 256
-_SKINNY_TILES = ((8, 1, 1), (16, 2, 2), (32, 2, 4))
-"""(most rows of x, 16-row tiles of the weight a block, 8-row tiles of x), as skinny.cu instantiates."""
+_SKINNY_THREADS = 288
+_SKINNY_SHARED_BYTES = 146 * 1024
+"""As skinny.cu has them."""
 
 
 class Gemms(Protocol):
@@ -36,15 +36,18 @@ class Gemms(Protocol):
 class LibraryGemms:
     """cuBLAS, through torch. Any dtype and number of rows."""
 
-    def __init__(self, epsilon: float, buffers: Buffers) -> None:
+    def __init__(self, epsilon: float, buffers: Buffers, overlap: bool) -> None:
         self._epsilon = epsilon
         self._buffers = buffers
+        self._overlap: dict[str, Any] = {"OVERLAP": overlap, "launch_pdl": overlap}
 
     def normed(self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         normed = self._buffers.normed[:rows]
         width = x.shape[1]
         block = triton.next_power_of_2(width)
-        rms_norm[(rows,)](x, norm, normed, width, self._epsilon, WIDTH=block, num_warps=8 if block > 2048 else 4)
+        rms_norm[(rows,)](
+            x, norm, normed, width, self._epsilon, WIDTH=block, num_warps=8 if block > 2048 else 4, **self._overlap
+        )
         torch.mm(normed, weight.t(), out=out[:rows])
 
     def added(self, rows: int, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
@@ -54,21 +57,24 @@ class LibraryGemms:
         gate_up = self._buffers.gate_up[:rows]
         self.normed(rows, x, norm, weight, gate_up)
         width = out.shape[1]
-        swiglu[(rows, triton.cdiv(width, _SWIGLU_BLOCK))](gate_up, out, width, BLOCK=_SWIGLU_BLOCK, num_warps=8)
+        swiglu[(rows, triton.cdiv(width, _SWIGLU_BLOCK))](
+            gate_up, out, width, BLOCK=_SWIGLU_BLOCK, num_warps=8, **self._overlap
+        )
 
 
 class SkinnyGemms:
-    """skinny.cu. bfloat16, up to 32 rows, widths as `fits` says."""
+    """skinny.cu. bfloat16, up to 8 rows, widths as `fits` says."""
 
-    def __init__(self, epsilon: float, module: KernelModule, overlap: bool) -> None:
+    def __init__(self, epsilon: float, module: KernelModule, processors: int, overlap: bool) -> None:
         self._epsilon = epsilon
         self._module = module
+        self._processors = processors
         self._overlap = overlap
 
     @staticmethod
     def fits(weight: torch.Tensor) -> bool:
         """Whether the kernels can read this weight [N, K]."""
-        return weight.dtype == torch.bfloat16 and weight.shape[0] % 32 == 0 and weight.shape[1] % 64 == 0
+        return weight.dtype == torch.bfloat16 and weight.shape[0] % 16 == 0 and weight.shape[1] % 64 == 0
 
     def normed(self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         self._launch("normed", rows, x, norm, weight, out, weight.shape[0])
@@ -83,11 +89,11 @@ class SkinnyGemms:
         self, mode: str, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor,
         width: int,
     ) -> None:  # fmt: skip
-        _, tiles, columns = next(each for each in _SKINNY_TILES if rows <= each[0])
         self._module.launch(
-            f"{mode}_{tiles}_{columns}",
-            weight.shape[0] // (16 * tiles),
+            mode,
+            min(weight.shape[0] // 16, self._processors),
             _SKINNY_THREADS,
             (weight, x, norm, out, width, weight.shape[1], rows, self._epsilon),
+            shared_bytes=_SKINNY_SHARED_BYTES,
             overlap=self._overlap,
         )

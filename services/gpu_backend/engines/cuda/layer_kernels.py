@@ -2,13 +2,17 @@
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from services.gpu_backend.engines.cuda.step_kernels import PAGE
 
 
 @triton.jit
-def rms_norm(hidden, weight, out, width, epsilon, WIDTH: tl.constexpr):
-    """Grid: rows."""
+def rms_norm(hidden, weight, out, width, epsilon, WIDTH: tl.constexpr, OVERLAP: tl.constexpr):
+    """Grid: rows. OVERLAP here and below: launched before the kernels whose results it needs have ended."""
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     columns = tl.arange(0, WIDTH)
     within = columns < width
     at = tl.program_id(0).to(tl.int64) * width + columns
@@ -19,8 +23,11 @@ def rms_norm(hidden, weight, out, width, epsilon, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def swiglu(gate_up, out, width, BLOCK: tl.constexpr):
+def swiglu(gate_up, out, width, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
     """out[rows, width] = silu(gate) * up of gate_up[rows, 2 width]. Grid: (rows, blocks of width)."""
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     within = columns < width

@@ -24,27 +24,41 @@ class KernelModule:
         self._functions: dict[str, Any] = {}
 
     def launch(
-        self, kernel: str, grid: int, block: int, arguments: Sequence[Argument], *, overlap: bool = False
+        self,
+        kernel: str,
+        grid: int,
+        block: int,
+        arguments: Sequence[Argument],
+        *,
+        shared_bytes: int = 0,
+        overlap: bool = False,
     ) -> None:
         """Tensors go as pointers, ints as int32, floats as float32.
 
-        overlap: programmatic dependent launch; the kernel itself must wait for those before it.
+        shared_bytes: of dynamic shared memory. overlap: programmatic dependent launch; the kernel itself must wait for those before it.
         """
-        if kernel not in self._functions:
-            function = driver.cuModuleGetFunction(self._module, kernel.encode())
-            self._functions[kernel] = _check(function, f"{self._name}: no kernel {kernel}")
+        function = self._function(kernel, shared_bytes)
         values, types = zip(*map(_parameter, arguments), strict=True)
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes = shared_bytes
         config.hStream = torch.cuda.current_stream().cuda_stream
         if overlap:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [attribute], 1
-        function = self._functions[kernel]
         _check(driver.cuLaunchKernelEx(config, function, (values, types), 0), f"launching {kernel}")
+
+    def _function(self, kernel: str, shared_bytes: int) -> Any:
+        if kernel not in self._functions:
+            found = driver.cuModuleGetFunction(self._module, kernel.encode())
+            function = _check(found, f"{self._name}: no kernel {kernel}")
+            most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _check(driver.cuFuncSetAttribute(function, most, shared_bytes), f"{kernel}: {shared_bytes} bytes shared")
+            self._functions[kernel] = function
+        return self._functions[kernel]
 
 
 def compile_cubin(source: str) -> bytes:

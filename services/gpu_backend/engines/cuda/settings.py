@@ -29,9 +29,9 @@ def prefill_sizes(step_tokens: int) -> tuple[int, ...]:
 class CudaSettings:
     """Raises EngineError where a value can't be."""
 
-    skinny_rows: int = 16
-    """Steps of up to so many rows use skinny.cu, larger ones cuBLAS; 0: never. At most 32. bfloat16 only."""
-    overlap_launches: bool = False
+    skinny_rows: int = 8
+    """Steps of up to so many rows use skinny.cu, larger ones cuBLAS; 0: never. At most 8. bfloat16 only."""
+    overlap_launches: bool = True
     """Programmatic dependent launch: a GEMM starts to load weights while the kernel before it ends."""
     programs_per_processor: int = 2
     """Attention programs that a decode step is cut into, for each of the GPU's multiprocessors."""
@@ -41,7 +41,7 @@ class CudaSettings:
     """Ascending, the last is `step_tokens`; empty: `prefill_sizes`."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.skinny_rows <= 32:
-            raise EngineError(f"skinny_rows is {self.skinny_rows}; it must be 0 to 32")
+        if not 0 <= self.skinny_rows <= 8:
+            raise EngineError(f"skinny_rows is {self.skinny_rows}; it must be 0 to 8")
         if self.programs_per_processor < 1:
             raise EngineError(f"programs_per_processor is {self.programs_per_processor}; it must be at least 1")

@@ -87,8 +87,10 @@ TEAM_FN void for_row(const Value* row, u32 vocab, F f) {
     for (u32 id = TEAM_THREAD; id < vocab; id += TEAM_THREADS) f(to_float(row[id]), id);
     return;
   }
+#pragma unroll 4
   for (u32 at = TEAM_THREAD * width; at < vocab; at += TEAM_THREADS * width) {
     const Pack pack = *reinterpret_cast<const Pack*>(row + at);
+#pragma unroll
     for (u32 i = 0; i < width; ++i) {
       if constexpr (sizeof(Value) == 2) {
         f(as_float(i % 2 ? pack.word[i / 2] & 0xffff0000u : pack.word[i / 2] << 16), at + i);

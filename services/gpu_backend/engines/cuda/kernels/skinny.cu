@@ -1,30 +1,68 @@
-// skinny.cu: out[batch, N] = x[batch, K] W[N, K]^T in bfloat16 for few rows of x, which is reading W once (B10).
+// skinny.cu: out[batch, N] = x[batch, K] W[N, K]^T in bfloat16 for up to 8 rows of x, which is reading W once (B10).
 //
-// W goes from memory straight into the tensor cores' registers. mma.m16n8k16 wants of each thread
-// scattered pairs of a row; but the order of k within a sum is free, so a thread takes 8 neighbouring k
-// of W and the same 8 of x, and 16-byte loads fill the operands of two mma. W's rows are the 16 rows of
-// the mma, x's rows its 8 columns. A block owns 16 RT rows of W; its 8 warps share out K and add up at the end.
+// One block a multiprocessor, each walking tiles of 16 rows of W. One warp keeps the copy engine busy: it fills a
+// ring of stages in shared memory, across the ends of tiles, so that reading never pauses. Eight warps each take 64
+// of a stage's 512 k, and add up at the end of a tile.
+//
+// mma.m16n8k16 wants of each thread scattered pairs of a row; but the order of k within a sum is free, so a thread
+// takes 8 neighbouring k of W and the same 8 of x, and 16-byte loads fill the operands of two mma. W's rows are the
+// 16 rows of the mma, x's rows its 8 columns.
 //
 //   k of a warp's chunk of 64:  | quad thread 0: 0-7 | 1: 8-15 | 2: 16-23 | 3: 24-31 |, then the same + 32
 //
-// Fused: the RMSNorm of x (the scale of a row commutes with the product, its square sum is gathered on the
-// way), the residual, SwiGLU (gate rows and up rows side by side in one mma).
+// Fused: the RMSNorm of x (the scale of a row commutes with the product, its square sum is gathered on the way), the
+// residual, SwiGLU (gate rows and up rows are the halves of one tile).
 
 using u16 = unsigned short;
 using u32 = unsigned int;
+using u64 = unsigned long long;
 
 enum Mode { kNormed = 0, kAdded = 1, kGated = 2 };
 
-constexpr int kWarps = 8, kChunk = 64;
+constexpr int kWarps = 8, kChunk = 64, kStageK = kWarps * kChunk, kRows = 16, kColumns = 8;
+constexpr int kPitch = kStageK * 2 + 64;  // bytes; shifts each row by half of the banks, so that rows don't collide
+constexpr int kStageBytes = kRows * kPitch;
+constexpr int kStages = 8;  // 128 KB in flight a multiprocessor
 
-__device__ __forceinline__ uint4 load_once(const u16* at) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
-  return v;
+struct Shared {
+  unsigned char stages[kStages][kStageBytes];
+  float sums[2][kWarps][kColumns][kRows + 1];
+  float square_sums[2][kWarps][kColumns];
+  u64 full[kStages], empty[kStages];
+};
+static_assert(sizeof(Shared) <= 146 * 1024);  // what gemms.py asks for
+
+__device__ __forceinline__ u32 shared_address(const void* at) { return static_cast<u32>(__cvta_generic_to_shared(at)); }
+
+__device__ __forceinline__ void init(u64* barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
-__device__ __forceinline__ uint4 load(const u16* at) { return *reinterpret_cast<const uint4*>(at); }
+__device__ __forceinline__ void arrive(u64* barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void expect(u64* barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void wait(u64* barrier, u32 parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over;\n"
+      "bra again;\n"
+      "over:\n"
+      "}\n" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+// Weights are read once a step: evict them first, so that KV and activations stay in L2.
+__device__ __forceinline__ void copy(void* to, const u16* from, u32 bytes, u64* barrier, u64 policy) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+                   shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+               : "memory");
+}
 
+__device__ __forceinline__ uint4 load(const u16* at) { return *reinterpret_cast<const uint4*>(at); }
 __device__ __forceinline__ float low_of(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_of(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 __device__ __forceinline__ u32 pair_of(float low, float high) {
@@ -46,132 +84,138 @@ __device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, 
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// RT: tiles of 16 rows of W a block. NT: tiles of 8 rows of x, batch <= 8 NT. K a multiple of 64.
-// N: rows of out; a multiple of 16 RT (kGated: of 8 RT; W has 2 N rows, gates first).
-template <int MODE, int RT, int NT, int UNROLL>
-__device__ __forceinline__ void skinny(const u16* W, const u16* x, const u16* norm, u16* out, int N, int K, int batch, float epsilon) {
-  constexpr int kRows = 16 * RT, kColumns = 8 * NT;
-  __shared__ float sums[kWarps][kColumns][kRows + 1];
-  __shared__ float square_sums[kWarps][kColumns];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int chunks = K / kChunk;
-
-  const u16* rows[RT][2];
-#pragma unroll
-  for (int r = 0; r < RT; ++r) {
-    const long first = MODE == kGated ? long(blockIdx.x) * 8 * RT + r * 8 + g : long(blockIdx.x) * kRows + r * 16 + g;
-    rows[r][0] = W + first * K + t * 8;
-    rows[r][1] = W + (MODE == kGated ? first + N : first + 8) * K + t * 8;
-  }
-  float c[RT][NT][4] = {};
-  float squares[NT] = {};
-  uint4 a[UNROLL][RT][2][2];
-
-  const auto fetch = [&](int first) {
-#pragma unroll
-    for (int u = 0; u < UNROLL; ++u) {
-      const int chunk = first + u * kWarps;
-#pragma unroll
-      for (int r = 0; r < RT; ++r)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-          for (int part = 0; part < 2; ++part)
-            a[u][r][half][part] = chunk < chunks ? load_once(rows[r][half] + chunk * kChunk + part * 32) : uint4{0, 0, 0, 0};
-    }
-  };
-
-  fetch(warp);
-  // With programmatic launch this kernel starts before x is there; weights never change.
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-
-  for (int first = warp; first < chunks; first += UNROLL * kWarps) {
-    if (first != warp) fetch(first);
-#pragma unroll
-    for (int u = 0; u < UNROLL; ++u) {
-      const int chunk = first + u * kWarps;
-      if (chunk >= chunks) break;
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        const int k = chunk * kChunk + part * 32 + t * 8;
-        uint4 w{};
-        if (MODE != kAdded) w = load(norm + k);
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
-          const int row = n * 8 + g;
-          uint4 b = row < batch ? load(x + long(row) * K + k) : uint4{0, 0, 0, 0};
-          if (MODE != kAdded) {
-            b.x = weigh(b.x, w.x, squares[n]);
-            b.y = weigh(b.y, w.y, squares[n]);
-            b.z = weigh(b.z, w.z, squares[n]);
-            b.w = weigh(b.w, w.w, squares[n]);
-          }
-#pragma unroll
-          for (int r = 0; r < RT; ++r) {
-            const uint4 &low = a[u][r][0][part], &high = a[u][r][1][part];
-            multiply(c[r][n], low.x, high.x, low.y, high.y, b.x, b.y);
-            multiply(c[r][n], low.z, high.z, low.w, high.w, b.z, b.w);
-          }
-        }
-      }
-    }
-  }
-
-#pragma unroll
-  for (int n = 0; n < NT; ++n) {
-#pragma unroll
-    for (int r = 0; r < RT; ++r)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[warp][n * 8 + t * 2 + i % 2][r * 16 + g + i / 2 * 8] = c[r][n][i];
-    if (MODE != kAdded) {
-      squares[n] += __shfl_xor_sync(0xffffffffu, squares[n], 1);
-      squares[n] += __shfl_xor_sync(0xffffffffu, squares[n], 2);
-      if (t == 0) square_sums[warp][n * 8 + g] = squares[n];
-    }
-  }
-  __syncthreads();
-
-  constexpr int kOut = MODE == kGated ? kRows / 2 : kRows;
-  for (int i = threadIdx.x; i < kOut * kColumns; i += kWarps * 32) {
-    const int column = i / kOut, n = i % kOut;
-    if (column >= batch) break;
-    const int row = MODE == kGated ? n / 8 * 16 + n % 8 : n;
-    float sum = 0, up = 0, scale = 1;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += sums[w][column][row];
-    if (MODE != kAdded) {
-      float square_sum = 0;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) square_sum += square_sums[w][column];
-      scale = rsqrtf(square_sum / K + epsilon);
-    }
-    u16* at = out + long(column) * N + long(blockIdx.x) * kOut + n;
-    if (MODE == kGated) {
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) up += sums[w][column][row + 8];
-      const float gate = sum * scale;
-      *at = rounded(gate / (1.0f + __expf(-gate)) * (up * scale));
-    } else if (MODE == kAdded) {
-      *at = rounded(sum + __uint_as_float(static_cast<u32>(*at) << 16));
-    } else {
-      *at = rounded(sum * scale);
+// 16 lanes of one warp: lane r copies row r of every tile, stage by stage.
+template <int MODE>
+__device__ __forceinline__ void produce(Shared& s, const u16* W, int N, int K, int tiles, int lane) {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  int stage = 0;
+  u32 parity = 1;  // a fresh barrier counts as having completed the phase before its first
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const long row = MODE != kGated ? long(tile) * kRows + lane : (lane < 8 ? 0 : long(N) - 8) + long(tile) * 8 + lane;
+    for (int k = 0; k < K; k += kStageK) {
+      const u32 bytes = 2 * min(kStageK, K - k);
+      wait(&s.empty[stage], parity);
+      if (lane == 0) expect(&s.full[stage], kRows * bytes);
+      __syncwarp(0xffffu);
+      copy(s.stages[stage] + lane * kPitch, W + row * K + k, bytes, &s.full[stage], policy);
+      if (++stage == kStages) stage = 0, parity ^= 1;
     }
   }
 }
 
-#define SKINNY(NAME, MODE, RT, NT, UNROLL)                                                                  \
-  extern "C" __global__ void __launch_bounds__(kWarps * 32, 2) NAME##_##RT##_##NT(                          \
-      const u16* W, const u16* x, const u16* norm, u16* out, int N, int K, int batch, float epsilon) {      \
-    skinny<MODE, RT, NT, UNROLL>(W, x, norm, out, N, K, batch, epsilon);                                    \
+// Thread i of 128: the tile's output n = i % width of x's row i / width.
+template <int MODE>
+__device__ __forceinline__ void finish(const Shared& s, int turn, int tile, u16* out, int N, int K, int batch, float epsilon, int i) {
+  constexpr int width = MODE == kGated ? kRows / 2 : kRows;
+  const int column = i / width, n = i % width;
+  if (column >= batch) return;
+  float sum = 0, up = 0, scale = 1;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) sum += s.sums[turn][w][column][n];
+  if (MODE != kAdded) {
+    float squares = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) squares += s.square_sums[turn][w][column];
+    scale = rsqrtf(squares / K + epsilon);
   }
-#define SKINNY_MODES(RT, NT, UNROLL)        \
-  SKINNY(normed, kNormed, RT, NT, UNROLL)   \
-  SKINNY(added, kAdded, RT, NT, UNROLL)     \
-  SKINNY(gated, kGated, RT, NT, UNROLL)
+  u16* at = out + long(column) * N + long(tile) * width + n;
+  if (MODE == kGated) {
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) up += s.sums[turn][w][column][n + 8];
+    const float gate = sum * scale;
+    *at = rounded(gate / (1.0f + __expf(-gate)) * (up * scale));
+  } else if (MODE == kAdded) {
+    *at = rounded(sum + __uint_as_float(static_cast<u32>(*at) << 16));
+  } else {
+    *at = rounded(sum * scale);
+  }
+}
 
-SKINNY_MODES(1, 1, 4)
-SKINNY_MODES(2, 1, 2)
-SKINNY_MODES(1, 2, 4)
-SKINNY_MODES(2, 2, 2)
-SKINNY_MODES(2, 4, 2)
+template <int MODE>
+__device__ __forceinline__ void consume(
+    Shared& s, const u16* x, const u16* norm, u16* out, int N, int K, int tiles, int batch, float epsilon, int warp, int lane) {
+  const int g = lane / 4, t = lane % 4;
+  const u16* mine = x + long(g) * K;
+  int stage = 0, turn = 0;
+  u32 parity = 0;
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, turn ^= 1) {
+    float c[4] = {}, squares = 0;
+    for (int begin = 0; begin < K; begin += kStageK) {
+      const int k = begin + warp * kChunk + t * 8;
+      const bool active = begin + warp * kChunk < K;
+      uint4 b[2] = {}, low[2], high[2];
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        if (!active || g >= batch) continue;
+        b[part] = load(mine + k + part * 32);
+        if (MODE == kAdded) continue;
+        const uint4 w = load(norm + k + part * 32);
+        b[part].x = weigh(b[part].x, w.x, squares);
+        b[part].y = weigh(b[part].y, w.y, squares);
+        b[part].z = weigh(b[part].z, w.z, squares);
+        b[part].w = weigh(b[part].w, w.w, squares);
+      }
+      wait(&s.full[stage], parity);
+      if (active) {
+        const unsigned char* rows = s.stages[stage] + g * kPitch + (warp * kChunk + t * 8) * 2;
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          low[part] = *reinterpret_cast<const uint4*>(rows + part * 64);
+          high[part] = *reinterpret_cast<const uint4*>(rows + 8 * kPitch + part * 64);
+        }
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          multiply(c, low[part].x, high[part].x, low[part].y, high[part].y, b[part].x, b[part].y);
+          multiply(c, low[part].z, high[part].z, low[part].w, high[part].w, b[part].z, b[part].w);
+        }
+      }
+      __syncwarp();
+      if (lane == 0) arrive(&s.empty[stage]);
+      if (++stage == kStages) stage = 0, parity ^= 1;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s.sums[turn][warp][t * 2 + i % 2][g + i / 2 * 8] = c[i];
+    if (MODE != kAdded) {
+      squares += __shfl_xor_sync(0xffffffffu, squares, 1);
+      squares += __shfl_xor_sync(0xffffffffu, squares, 2);
+      if (t == 0) s.square_sums[turn][warp][g] = squares;
+    }
+    // Among the consumers only. Two sets of sums in turn: who writes one has passed the barrier after its last reading.
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    constexpr int outputs = (MODE == kGated ? kRows / 2 : kRows) * kColumns;
+    const int i = warp * 32 + lane;
+    if (i < outputs) finish<MODE>(s, turn, tile, out, N, K, batch, epsilon, i);
+  }
+}
+
+// N: columns of out, a multiple of 16 (kGated: of 8; W has 2 N rows, gates first). K: a multiple of 64. batch <= 8.
+template <int MODE>
+__device__ __forceinline__ void skinny(const u16* W, const u16* x, const u16* norm, u16* out, int N, int K, int batch, float epsilon) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Shared& s = *reinterpret_cast<Shared*>(memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int tiles = N / (MODE == kGated ? 8 : kRows);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) init(&s.full[i], 1), init(&s.empty[i], kWarps);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if (warp == kWarps) {
+    // Weights never change: where launches overlap, they are read before x is there.
+    if (lane < kRows) produce<MODE>(s, W, N, K, tiles, lane);
+  } else {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    consume<MODE>(s, x, norm, out, N, K, tiles, batch, epsilon, warp, lane);
+  }
+}
+
+#define SKINNY(NAME, MODE)                                                                                            \
+  extern "C" __global__ void __launch_bounds__((kWarps + 1) * 32, 1)                                                  \
+      NAME(const u16* W, const u16* x, const u16* norm, u16* out, int N, int K, int batch, float epsilon) {           \
+    skinny<MODE>(W, x, norm, out, N, K, batch, epsilon);                                                              \
+  }
+SKINNY(normed, kNormed)
+SKINNY(added, kAdded)
+SKINNY(gated, kGated)
