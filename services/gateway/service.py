@@ -70,7 +70,7 @@ class Gateway:
             server = Server(
                 uvicorn.Config(
                     app,
-                    http="httptools",
+                    http=cast(type[asyncio.Protocol], partial(Connection, head_timeout_s=settings.body_timeout_s)),
                     ws="none",
                     lifespan="off",
                     log_config=None,

@@ -17,7 +17,7 @@ class GatewaySettings:
     queue_timeout_s: float = setting(60.0, "a request that waited so long for its turn is answered with 429")
     max_choices: int = setting(128, "prompts times n of one request")
     max_body_bytes: int = setting(4 << 20, "longest request body")
-    body_timeout_s: float = setting(30.0, "time a client has to send its request body")
+    body_timeout_s: float = setting(30.0, "time a client has to send a request's headers, and then its body")
     headers_after_s: float = setting(5.0, "a stream's headers are sent with the first token, or after this time")
     silence_timeout_s: float = setting(600.0, "a request that makes no progress for so long ends with an error")
     ping_s: float = setting(15.0, "silence after which a stream gets an SSE comment, so that proxies keep it open")
