@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -108,6 +109,18 @@ async def test_a_life(fake: FakeTokenizer, tmp_path: Path) -> None:
     assert root["parent_id"] == "0x" + "b" * 16
     assert queue["parent_id"] == root["context"]["span_id"]
     assert fake.submits[0].traceparent.split("-")[1:3] == ["a" * 32, root["context"]["span_id"].removeprefix("0x")]
+
+
+async def test_the_limit_of_open_files_is_raised(fake: FakeTokenizer) -> None:
+    """1024, which is usual, are fewer than the connections that may run and wait."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        async with started("--port", "0", "--tokenizer", fake.address) as process:
+            await process.logged("serving")
+            assert resource.prlimit(process.process.pid, resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 async def test_a_taken_port_is_named_and_code_2() -> None:
