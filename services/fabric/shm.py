@@ -14,7 +14,7 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import _ring, region_file
 from services.fabric.errors import NotARegion, OutOfBounds, StaleRegion, WrongKey
 from services.fabric.operations import CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
-from services.fabric.region import RemoteRegion
+from services.fabric.remote_region import RemoteRegion
 
 
 class SharedMemoryRegion(RemoteRegion):

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.errors import UnknownTransport
-from services.fabric.region import RemoteRegion
+from services.fabric.remote_region import RemoteRegion
 from services.fabric.shm import SharedMemoryRegion
 
 TRANSPORTS: Mapping[str, type[RemoteRegion]] = MappingProxyType({"shm": SharedMemoryRegion})

@@ -5,17 +5,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-import numpy as np
-
 from hostless.v1 import scheduler_pb2 as pb
-from services.fabric import _ring
 from services.fabric.ring import EngineState, RingOwner
-from services.fabric.ring.layout import header_field_offset
 from services.gpu_backend.engine import Engine
 from services.gpu_backend.kv_link import KvLink
 from services.gpu_backend.leader import Leader
 from services.gpu_backend.leases import Lease, LeaseTable
-from services.gpu_backend.reports import RingGauge, RingLoad, StoreTraffic, make_report
+from services.gpu_backend.reports import RingLoad, StoreTraffic, make_report, read_load
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.settings import BackendSettings
 from services.gpu_backend.watchdog import Watchdog
@@ -27,8 +23,6 @@ IDLE_LOOK_S = 1.0
 DRAIN_LOOK_S = 0.02
 TELL_S = 1.0
 STOP_S = 2.0  # for a step in flight
-
-_ENGINE_STATE_AT = header_field_offset("engine_state")
 
 
 class NotServing(Exception):
@@ -57,7 +51,6 @@ class Backend:
         self.scheduler = scheduler
         self.kv_link = kv_link
         self.leases = LeaseTable(ring, settings.lease_ttl_ms / 1000, settings.lease_grace_ms / 1000, time.monotonic)
-        self.gauge = RingGauge(ring)
         self.leader = Leader(
             settings.scheduler,
             info.engine_id,
@@ -79,10 +72,14 @@ class Backend:
         """Why the engine takes nothing new; empty when it does."""
         return "the engine is draining" if self._draining else self.stuck
 
+    def load(self) -> RingLoad:
+        """What the ring holds now. Safe for any thread."""
+        return read_load(self._ring)
+
     def report(self) -> pb.EngineReport:
         store = self.kv_link.traffic() if self.kv_link else StoreTraffic()
         counters, accepting = self.scheduler.counters(), not self.refusal
-        return make_report(self.info.engine_id, self.gauge.read(), counters, store, accepting)
+        return make_report(self.info.engine_id, self.load(), counters, store, accepting)
 
     # --- leases ---
 
@@ -110,7 +107,7 @@ class Backend:
         """Ends late leases and looks whether the engine gets on."""
         serving = False
         while True:
-            load = self.gauge.read()
+            load = self.load()
             for lease in self.leases.tick():
                 log.warning("lease ran out", extra={"front_end": lease.front_end_id, "place": lease.share.front_end})
             self._look(load)
@@ -129,11 +126,11 @@ class Backend:
         give_up = time.monotonic() + timeout_s
         if not self._draining:
             self._draining = True
-            log.info("draining", extra={"unfinished": self.gauge.read().requests})
+            log.info("draining", extra={"unfinished": self.load().requests})
             if not await self.leader.tell_now(min(TELL_S, timeout_s)):
                 log.warning("the global scheduler was not told of the draining")
             self.scheduler.drain()
-        while (load := self.gauge.read()).requests or self._owes(load):
+        while (load := self.load()).requests or self._owes(load):
             if time.monotonic() >= give_up:
                 log.warning("drained in part", extra={"unfinished": load.requests, "unread": self._unread(load)})
                 break
@@ -153,9 +150,7 @@ class Backend:
         self._engine.close()
 
     def _look(self, load: RingLoad) -> None:
-        state = np.zeros(1, np.uint32)
-        _ring.read_into(self._ring.buffer, _ENGINE_STATE_AT, state)
-        if state[0] == EngineState.FAILED:
+        if self._ring.engine_state is EngineState.FAILED:
             raise EngineFailed("the scheduler gave the engine up: a step did not end in time")
         counters = self.scheduler.counters()
         moved = counters["claims"] + counters["finished"] + counters["prefill_launches"] + counters["decode_launches"]

@@ -65,7 +65,7 @@ class BackendCollector(Collector):
             launches.add_metric([engine_id, kind], counters[f"{kind}_launches"])
         yield launches
         slots = GaugeMetricFamily("hostless:slot_state", "Ring slots in each state.", labels=["engine", "state"])
-        for state, count in zip(SlotState, backend.gauge.read().slot_states, strict=True):
+        for state, count in zip(SlotState, backend.load().slot_states, strict=True):
             slots.add_metric([engine_id, state.name.lower()], count)
         yield slots
         usage = GaugeMetricFamily("hostless:kv_cache_usage_perc", "Share of KV pages held.", labels=["engine"])

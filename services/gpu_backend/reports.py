@@ -6,9 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hostless.v1 import scheduler_pb2 as pb
-from services.fabric import _ring
 from services.fabric.ring import RingOwner, SlotState
-from services.fabric.ring.layout import RECORD, unpack
 
 UNFINISHED = (
     SlotState.PREFILL_PENDING,
@@ -32,29 +30,16 @@ class RingLoad:
     tokens: int  # tok_e
 
 
-class RingGauge:
-    """Reads a ring's load; some tens of microseconds for 4,096 slots."""
-
-    def __init__(self, ring: RingOwner) -> None:
-        fields, slots = ring.geometry.fields(), ring.geometry.slots
-        self._buffer = ring.buffer
-        self._words_at = fields["words_offset"]
-        self._slots = slots
-        records_at = fields["records_offset"]
-        self._records = ring.buffer[records_at : records_at + RECORD.itemsize * slots].view(RECORD)
-
-    def read(self) -> RingLoad:
-        """Safe for any thread."""
-        words = np.empty(self._slots, np.uint64)
-        _ring.read_into(self._buffer, self._words_at, words)
-        slots = unpack(words)
-        unfinished = np.flatnonzero(_UNFINISHED[slots.states])
-        prompts = int(self._records["prompt_count"][unfinished].sum(dtype=np.uint64))
-        return RingLoad(
-            slot_states=np.bincount(slots.states, minlength=len(SlotState)).tolist(),
-            requests=len(unfinished),
-            tokens=prompts + int(slots.tokens[unfinished].sum(dtype=np.uint64)),
-        )
+def read_load(ring: RingOwner) -> RingLoad:
+    """A ring's load, in some tens of microseconds for 4,096 slots. Safe for any thread."""
+    slots = ring.slots()
+    unfinished = np.flatnonzero(_UNFINISHED[slots.states])
+    prompts = int(ring.records["prompt_count"][unfinished].sum(dtype=np.uint64))
+    return RingLoad(
+        slot_states=np.bincount(slots.states, minlength=len(SlotState)).tolist(),
+        requests=len(unfinished),
+        tokens=prompts + int(slots.tokens[unfinished].sum(dtype=np.uint64)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from hostless.v1 import kvstore_pb2_grpc
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.common import rpc
 from services.fabric.errors import FabricError
-from services.fabric.region import RemoteRegion
+from services.fabric.remote_region import RemoteRegion
 from services.fabric.transports import open_region
 from services.kvstore.block import Block
 from services.kvstore.write_batch import StoreUnavailable, WriteBatch

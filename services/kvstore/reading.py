@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.errors import FabricError
 from services.fabric.operations import TrafficClass
-from services.fabric.region import RemoteRegion
+from services.fabric.remote_region import RemoteRegion
 from services.fabric.transports import open_region
 from services.kvstore.block import BadBlock, Block
 from services.kvstore.disk import Disk

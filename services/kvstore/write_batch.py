@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hostless.v1 import kvstore_pb2 as pb
 from services.fabric.errors import FabricError
 from services.fabric.operations import Bytes, TrafficClass
-from services.fabric.region import RemoteRegion
+from services.fabric.remote_region import RemoteRegion
 from services.kvstore.block import Block
 
 

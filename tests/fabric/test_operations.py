@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.errors import OutOfBounds
 from services.fabric.operations import CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
-from services.fabric.region import MemoryRegion, RemoteRegion
+from services.fabric.region import MemoryRegion
+from services.fabric.remote_region import RemoteRegion
 from services.fabric.transports import open_region
 
 LENGTH = 256

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from services.fabric._ring import EngineState
 from services.fabric.errors import OutOfBounds
-from services.fabric.region import RemoteRegion
+from services.fabric.remote_region import RemoteRegion
 from services.fabric.ring.layout import HEADER, RECORD, REPORT, Share, check_header, header_field_offset
 
 _EPOCH_AT = header_field_offset("epoch")

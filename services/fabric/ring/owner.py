@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from services.fabric import _ring
 from services.fabric._ring import EngineState, LeaseState, SlotState
 from services.fabric.region import MemoryRegion
-from services.fabric.ring.layout import HEADER, LEASE, RingGeometry, Share, header_field_offset, unpack
+from services.fabric.ring.layout import HEADER, LEASE, RECORD, RingGeometry, Share, Slots, header_field_offset, unpack
 
 _HEARTBEAT_AT = header_field_offset("heartbeat")
 _ENGINE_STATE_AT = header_field_offset("engine_state")
@@ -47,9 +47,11 @@ class RingOwner:
         header["epoch"], header["max_context"] = epoch, max_context
         header["vocab_size"], header["page_count"] = vocab_size, page_count
         self._leases = self.buffer[_LEASES_AT : _LEASES_AT + LEASE.itemsize * self.front_ends].view(LEASE)
-        words_at = fields["words_offset"]
+        records_at, words_at = fields["records_offset"], fields["words_offset"]
+        records_end = records_at + RECORD.itemsize * geometry.slots
+        self.records: NDArray[Any] = self.buffer[records_at:records_end].view(RECORD)
+        """A live view of what front ends ask, by slot: true where the slot's word says that there is a request."""
         self._words_at = words_at
-        self._words = self.buffer[words_at : words_at + 8 * geometry.slots].view(np.uint64)
         _ring.store_release_u64(self.buffer, header_field_offset("magic"), fields["magic"])
 
     # --- engine ---
@@ -59,12 +61,25 @@ class RingOwner:
         """Turns of the scheduler's loop so far."""
         return _ring.load_acquire_u64(self.buffer, _HEARTBEAT_AT)
 
+    @property
+    def engine_state(self) -> EngineState:
+        """As the scheduler last said."""
+        state = np.empty(1, np.uint32)
+        _ring.read_into(self.buffer, _ENGINE_STATE_AT, state)
+        return EngineState(int(state[0]))
+
     def set_engine_state(self, state: EngineState) -> None:
         _ring.write_from(self.buffer, _ENGINE_STATE_AT, np.uint32(state).tobytes())
 
+    def slots(self) -> Slots:
+        """All slot words, taken apart. Safe for any thread."""
+        words = np.empty(self.geometry.slots, np.uint64)
+        _ring.read_into(self.buffer, self._words_at, words)
+        return unpack(words)
+
     def slot_states(self) -> list[int]:
         """How many slots are in each state, indexed by SlotState."""
-        counts: list[int] = np.bincount(unpack(self._read_words()).states, minlength=len(SlotState)).tolist()
+        counts: list[int] = np.bincount(self.slots().states, minlength=len(SlotState)).tolist()
         return counts
 
     # --- leases ---
@@ -92,12 +107,12 @@ class RingOwner:
         if (state := self.lease_state(share.front_end)) is not LeaseState.FREE:
             raise RuntimeError(f"front-end place {share.front_end} is {state.name.lower()}, not free")
         span = slice(share.slot_begin, share.slot_begin + share.slot_count)
-        slots = unpack(self._read_words()[span])
-        if slots.states.any():
-            busy = int(np.flatnonzero(slots.states)[0]) + share.slot_begin
+        slots = self.slots()
+        if slots.states[span].any():
+            busy = int(np.flatnonzero(slots.states[span])[0]) + share.slot_begin
             raise RuntimeError(f"slot {busy} of free front-end place {share.front_end} is not empty")
         offsets = self._words_at + 8 * np.arange(span.start, span.stop, dtype=np.uint64)
-        words = [_empty(_ring.next_generation(generation)) for generation in slots.generations.tolist()]
+        words = [_empty(_ring.next_generation(generation)) for generation in slots.generations[span].tolist()]
         _ring.store_release_many(self.buffer, offsets, np.array(words, np.uint64))
         lease = self._lease(share.front_end)
         lease["slot_begin"], lease["slot_count"] = share.slot_begin, share.slot_count
@@ -116,11 +131,6 @@ class RingOwner:
     def _set_lease_state(self, front_end: int, state: LeaseState) -> None:
         at = _LEASES_AT + front_end * LEASE.itemsize + _ring.FRONT_END_LEASE["offsets"][0]
         _ring.write_from(self.buffer, at, np.uint32(state).tobytes())
-
-    def _read_words(self) -> NDArray[np.uint64]:
-        words = np.empty_like(self._words)
-        _ring.read_into(self.buffer, self._words_at, words)
-        return words
 
 
 def _empty(generation: int) -> int:

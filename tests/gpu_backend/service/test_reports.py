@@ -11,7 +11,7 @@ from services.fabric import _ring
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import Finish, RingGeometry, RingOwner, SlotState
 from services.fabric.ring.layout import RECORD
-from services.gpu_backend.reports import RingGauge, RingLoad, StoreTraffic, make_report
+from services.gpu_backend.reports import RingLoad, StoreTraffic, make_report, read_load
 
 GEOMETRY = RingGeometry(slots=64, prompt_words=1024, token_words=1024)
 
@@ -55,7 +55,7 @@ def test_load_equals_counting_by_hand(ring: RingOwner, filled: dict[int, tuple[S
         states[state] += 1
         if state not in (SlotState.EMPTY, SlotState.DECODE_COMPLETED):
             requests, tokens = requests + 1, tokens + prompt + generated
-    assert RingGauge(ring).read() == RingLoad(states, requests, tokens)
+    assert read_load(ring) == RingLoad(states, requests, tokens)
 
 
 def test_waiting_is_what_does_not_run() -> None:
