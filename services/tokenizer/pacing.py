@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class PollSettings:
     """Seconds between polls: at least `busy_s`, at most `idle_s`."""
 
-    busy_s: float = 0.0005
+    busy_s: float = 0.001
     idle_s: float = 0.01
 
     def __post_init__(self) -> None:

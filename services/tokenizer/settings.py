@@ -19,7 +19,7 @@ class TokenizerSettings:
     max_unsent_deltas: int = setting(65536, "a gateway that has not taken so many is cut off")
     engine_wait_s: float = setting(10.0, "time a request waits for a live engine before it is answered with 503")
     kv_lookup_s: float = setting(0.05, "time the KV store has to answer; later is a miss")
-    kv_lease_s: float = setting(120.0, "time that found KV blocks are asked to be kept for a request")
+    kv_lease_s: float = setting(60.0, "time that found KV blocks are asked to be kept for a request")
     stall_s: float = setting(15.0, "an engine whose scheduler stands still so long with requests in it counts as lost")
     poll_busy_s: float = setting(0.001, "least time between two looks at a ring")
     poll_idle_s: float = setting(0.01, "most time between two looks at a ring with requests in flight")
