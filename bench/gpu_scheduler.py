@@ -23,6 +23,7 @@ from services.fabric import _ring
 from services.fabric._ring import Finish, SlotState
 from services.fabric.ring.layout import HEADER, RECORD, REPORT
 from services.gpu_backend.device import build, driver
+from services.gpu_backend.device.device_scheduler import DeviceScheduler
 from services.gpu_backend.device.driver import Arguments, Device, Graph, Module, Stream
 from services.gpu_backend.device.ring_memory import DeviceRing, HostRing
 from services.gpu_backend.device.settings import DeviceSettings
@@ -152,6 +153,7 @@ class Client:
         self.records: Any = buffer[at["records_offset"] :][: RECORD.itemsize * slots].view(RECORD)
         self.reports: Any = buffer[at["reports_offset"] :][: REPORT.itemsize * slots].view(REPORT)
         self.room, self.bell = room, 0
+        self.bells = self.header["doorbells"]
 
     def write(self, slot: int, prompt_count: int, most: int) -> int:
         """Everything but the doorbell; the generation."""
@@ -166,7 +168,7 @@ class Client:
         return generation
 
     def ring(self) -> None:
-        self.header["doorbells"][0] = self.bell
+        self.bells[0] = self.bell
 
     def state(self, slot: int) -> SlotState:
         return _ring.unpack_word(int(self.words[slot]))[0]
@@ -175,12 +177,30 @@ class Client:
         self.words[slot] = _ring.slot_word(SlotState.EMPTY, Finish.NONE, generation, 0)
 
 
-def serving(device: Device, nanoseconds: int, make_ring: Callable[[Any], Any], report_s: float = 1e-3) -> Rig:
+class ProfiledScheduler(DeviceScheduler):
+    source = Path(__file__).with_name("gpu_scheduler_profile.cu")
+
+    def marks(self) -> dict[str, Any]:
+        """Of the commonest kind of turn: mean ns at each barrier since the last step was seen to be done."""
+        address, count = self._module.variable("profile")
+        table = read(address, count // 8, np.uint64).reshape(64, 65)
+        kind = int(table[:, 64].argmax())
+        turns = int(table[kind, 64])
+        return {"turns": turns, "ns": [round(float(total) / max(turns, 1)) for total in table[kind, : kind + 1]]}
+
+
+def serving(
+    device: Device,
+    nanoseconds: int,
+    make_ring: Callable[[Any], Any],
+    report_s: float = 1e-3,
+    scheduler: type[DeviceScheduler] = DeviceScheduler,
+) -> Rig:
     settings = SchedulerSettings(lanes=256, step_tokens=1024, pages=256 * 66)
     return Rig(
         device, settings, slots=4096, max_context=8192, own=DeviceSettings(deadline_s=30, report_s=report_s),
         engine=functools.partial(TimedEngine, nanoseconds=nanoseconds), name="gpu-bench", words=1 << 23,
-        make_ring=make_ring,
+        make_ring=make_ring, scheduler=scheduler,
     )  # fmt: skip
 
 
@@ -205,6 +225,18 @@ def steps(device: Device, batch: int, nanoseconds: int, count: int) -> dict[str,
             "graph_us": spread(done[order] - begin[order]), "between_steps_us": spread(begin[following] - done[order]),
             "period_us": spread(begin[following] - begin[order]),
         }  # fmt: skip
+
+
+def profile(device: Device, batch: int) -> dict[str, Any]:
+    with serving(device, 50_000, HostRing, scheduler=ProfiledScheduler) as rig:
+        client = Client(rig, 4000)
+        for slot in range(batch):
+            client.write(slot, 4, 1500)
+        client.ring()
+        rig.until(lambda: rig.scheduler.counters()["finished"] == batch, 20)
+        rig.scheduler.stop(5)
+        assert isinstance(rig.scheduler, ProfiledScheduler)
+        return {"batch": batch, **rig.scheduler.marks()}
 
 
 def doorbells(device: Device, times: int = 2000) -> dict[str, Any]:
@@ -282,6 +314,7 @@ def main() -> None:
             add(f"scan_{name}", functools.partial(scans, module, stream, rig))
             if other is not rig.memory:
                 other.close()
+    add("barriers_of_a_turn", lambda: [profile(device, batch) for batch in (1, 16, 256)])
     add("doorbell_pinned", lambda: doorbells(device))
     add(
         "steps",

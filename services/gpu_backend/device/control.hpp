@@ -35,8 +35,7 @@ enum class Ending : uint64_t {
 struct Mission {
   void *core, *ring, *engine, *agent;
   Control* control;
-  const uint64_t* executables;  // cudaGraphExec_t[2 * graphs]: two of each graph, launched in turn
-  uint32_t* next_executable;    // of each graph: 0 or 1
+  const uint64_t* executables;  // cudaGraphExec_t[2 * graphs]: two of each graph, for odd and even steps
   uint64_t clock_offset_ns;     // added to the GPU's clock gives unix time
   uint64_t deadline_ns;         // GPU's clock; 0 never. A second later the kernel traps
   uint64_t host_patience_ns;    // 0: the host may be silent for ever

@@ -114,7 +114,7 @@ nb::dict mission_layout() {
   Fields fields(sizeof(Mission));
 #define FIELD(name, format) fields.add(#name, format, offsetof(Mission, name))
   FIELD(core, "<u8"), FIELD(ring, "<u8"), FIELD(engine, "<u8"), FIELD(agent, "<u8"), FIELD(control, "<u8");
-  FIELD(executables, "<u8"), FIELD(next_executable, "<u8"), FIELD(clock_offset_ns, "<u8"), FIELD(deadline_ns, "<u8");
+  FIELD(executables, "<u8"), FIELD(clock_offset_ns, "<u8"), FIELD(deadline_ns, "<u8");
   FIELD(host_patience_ns, "<u8"), FIELD(report_ns, "<u8"), FIELD(launch_window, "<u4"), FIELD(ring_on_host, "<u4");
 #undef FIELD
   return fields.dtype();

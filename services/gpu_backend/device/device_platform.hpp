@@ -2,7 +2,8 @@
 //
 // The watcher is a ninth warp. It reads, over and over, the words that others write and each turn looks
 // at (doorbells, leases, the tail of the orders, the host's command), and keeps what it saw in shared
-// memory. A read of host memory takes over a microsecond; so the team never waits for one.
+// memory. A read of host memory takes over a microsecond; so the team never waits for one. What the watcher
+// saw is a reason to look, and no more: what a word announces is read after the word itself, with acquire.
 #pragma once
 #include <cuda/atomic>
 
@@ -50,6 +51,8 @@ struct DevicePlatform {
   uint32_t launches = 0;      // of this execution; thread 0's
   uint32_t seen_version = 0;  // thread 0's
   uint64_t launched = 0;      // step in flight; thread 0's
+  uint32_t last_graph = kNone;
+  uint64_t likely = 0;  // executable of the next step, if it is of the same graph; read while a step flies
 
   __device__ static uint32_t thread() { return threadIdx.x; }
   __device__ static constexpr uint32_t threads() { return kTeam; }
@@ -60,11 +63,10 @@ struct DevicePlatform {
   __device__ static bool any(bool value) {
     uint32_t result;
     __syncwarp();
-    asm volatile(
-        "{ .reg .pred p, q; setp.ne.u32 p, %1, 0; barrier.red.or.pred q, %2, %3, p; selp.u32 %0, 1, 0, q; }"
-        : "=r"(result)
-        : "r"(static_cast<uint32_t>(value)), "n"(kTeamBarrier), "n"(kTeam)
-        : "memory");
+    asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; barrier.red.or.pred q, %2, %3, p; selp.u32 %0, 1, 0, q; }"
+                 : "=r"(result)
+                 : "r"(static_cast<uint32_t>(value)), "n"(kTeamBarrier), "n"(kTeam)
+                 : "memory");
     return result != 0;
   }
   // Two words in turn: when one is written again, a barrier has passed since all read it.
@@ -121,23 +123,34 @@ struct DevicePlatform {
 
   __device__ uint64_t clock_ns() const { return device_ns() + mission.clock_offset_ns; }
 
+  // Of a graph's two executables, the one for this step.
+  __device__ uint64_t executable(uint32_t graph, uint64_t number) const {
+    return mission.executables[2 * graph + (number & 1)];
+  }
   // Thread 0, after a barrier: the fence makes what the team has assembled the graph's to read.
   __device__ void launch(uint32_t graph, uint64_t number) {
+    const uint64_t chosen = graph == last_graph ? likely : executable(graph, number);
+    cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_device);
     launched = number;
-    __threadfence();
-    for (uint32_t attempt = 0; attempt < kLaunchAttempts && launches < mission.launch_window; ++attempt) {
-      const uint32_t which = mission.next_executable[graph] & 1;
-      mission.next_executable[graph] = which ^ 1;
-      ++launches;
-      const auto executable = reinterpret_cast<cudaGraphExec_t>(mission.executables[2 * graph + which]);
-      const cudaError_t error = cudaGraphLaunch(executable, cudaStreamGraphFireAndForget);
-      if (error == cudaSuccess) return;
-      mission.control->last_error = error;
-      ++mission.control->launch_errors;
+    bool flies = start(chosen);
+    for (uint32_t attempt = 1; !flies && attempt < kLaunchAttempts && launches < mission.launch_window; ++attempt) {
       __nanosleep(1000);
+      flies = start(executable(graph, number + attempt));
     }
+    last_graph = graph;
+    likely = executable(graph, number + 1);
+    if (flies) return;
     store_relaxed(&step.error, 1u);  // nothing will compute it
     store_release(&step.done_step, number);
+  }
+  __device__ bool start(uint64_t executable) {
+    ++launches;
+    const cudaError_t error =
+        cudaGraphLaunch(reinterpret_cast<cudaGraphExec_t>(executable), cudaStreamGraphFireAndForget);
+    if (error == cudaSuccess) return true;
+    mission.control->last_error = error;
+    ++mission.control->launch_errors;
+    return false;
   }
   __device__ uint32_t window_left() const { return mission.launch_window - launches; }
 
@@ -186,7 +199,6 @@ struct Watcher {
     if (lane >= Watched::leases && lane < Watched::command) value &= 0xffffffff;
     const bool changed = watches && (first || value != last);
     if (changed) {
-      cuda::atomic_thread_fence(cuda::memory_order_acquire, cuda::thread_scope_system);
       BlockAtomic<uint64_t>(board.seen[lane]).store(value, cuda::memory_order_release);
       last = value;
     }

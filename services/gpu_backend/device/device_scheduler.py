@@ -44,6 +44,9 @@ class DeviceScheduler:
     device (cudaDeviceSynchronize, cudaFree, the legacy default stream): that would wait for ever.
     """
 
+    source = build.SCHEDULER_SOURCE
+    """Of the kernel; benches have others."""
+
     def __init__(
         self,
         ring: RingMemory,
@@ -63,7 +66,7 @@ class DeviceScheduler:
         self.settings = settings
         self.device_settings = device_settings or DeviceSettings()
         self._device, self._ring, self._engine = device, ring, engine
-        self._module = Module(build.cubin(build.SCHEDULER_SOURCE, device.capability))
+        self._module = Module(build.cubin(self.source, device.capability))
         self._stream = Stream()
         shapes = [(kind, size) for kind in (StepKind.DECODE, StepKind.PREFILL) for size in engine.graph_sizes(kind)]
         core, memory = _device.images(
@@ -74,7 +77,6 @@ class DeviceScheduler:
         )
         self._core_bytes, self._layout = len(core), _device.engine_layout(memory)
         self._core, self._memory = driver.allocate(len(core)), driver.allocate(len(memory))
-        self._next_executable = driver.allocate(4 * len(shapes))
         driver.copy_in(self._core, core)
         driver.copy_in(self._memory, memory)
         self._agent = MappedMemory(len(memory))
@@ -121,7 +123,7 @@ class DeviceScheduler:
             self._memory,
             self._agent.address,
         )
-        m["control"], m["executables"], m["next_executable"] = self._control.address, self._table, self._next_executable
+        m["control"], m["executables"] = self._control.address, self._table
         m["clock_offset_ns"], m["report_ns"] = np.uint64(offset % 2**64), round(own.report_s * 1e9)
         m["deadline_ns"] = device_now + round(own.deadline_s * 1e9) if own.deadline_s else 0
         m["host_patience_ns"] = round(own.host_patience_s * 1e9)
@@ -231,7 +233,7 @@ class DeviceScheduler:
         for executable in (*self._executables, *([self._executable] if self._started else [])):
             driver.destroy(executable)
         self._graph.close()
-        for address in (self._core, self._memory, self._next_executable, self._table):
+        for address in (self._core, self._memory, self._table):
             driver.free(address)
         self._agent.close()
         self._control.close()

@@ -162,6 +162,11 @@ class Module:
     def function(self, name: str) -> Any:
         return call(driver.cuModuleGetFunction, self._module, name.encode())
 
+    def variable(self, name: str) -> tuple[int, int]:
+        """Address and bytes of a __device__ variable."""
+        address, count = call(driver.cuModuleGetGlobal, self._module, name.encode())
+        return int(address), int(count)
+
     def close(self) -> None:
         call(driver.cuModuleUnload, self._module)
 

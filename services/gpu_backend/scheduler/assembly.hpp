@@ -32,19 +32,14 @@ HOSTLESS_FN void seat(Context<P>& c, uint32_t index, uint32_t lane, uint32_t tok
   Lane& l = c.lanes[lane];
   const Request& r = c.requests[l.slot];
   StepSequence& q = c.sequences[index];
+  const uint32_t sampled = r.computed + count == total_tokens(r);
+  q = StepSequence{lane,           token_begin,    count,
+                   r.computed,     sampled,        r.record.temperature,
+                   r.record.top_p, r.record.top_k, uniform(r.record.seed, r.generated),
+                   l.slot,         {0, 0}};
   l.flying = count;
-  l.sampled = r.computed + count == total_tokens(r);
+  l.sampled = sampled;
   c.flight_lanes[index] = lane;
-  q.lane = lane;
-  q.token_begin = token_begin;
-  q.token_count = count;
-  q.position = r.computed;
-  q.sample = l.sampled;
-  q.temperature = r.record.temperature;
-  q.top_p = r.record.top_p;
-  q.top_k = r.record.top_k;
-  q.uniform = uniform(r.record.seed, r.generated);
-  q.slot = l.slot;
 }
 
 // Thread 0: seats prompts, or chunks of them, in order of arrival, while they fit.

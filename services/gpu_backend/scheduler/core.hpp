@@ -25,25 +25,35 @@
 
 namespace hostless {
 
+// What `look` saw: one of the first four, and flags.
 struct Sky {
   static constexpr uint32_t clear = 0, flying = 1, landed = 2, overdue = 3, bits = 3;
-  static constexpr uint32_t stops = 4;  // flag: the host wants the loop to end
+  static constexpr uint32_t stops = 4;   // the host wants the loop to end
+  static constexpr uint32_t failed = 8;  // the step that landed could not be computed
 };
+
+// Thread 0.
+template <class P>
+HOSTLESS_FN uint32_t look_up(Context<P>& c) {
+  CoreState& s = c.s;
+  if (s.flight.kind == 0) return Sky::clear;
+  if (c.p.load_acquire(&c.engine.step.done_step) == s.steps) {
+    s.event_count = 0;
+    return c.p.load_relaxed(&c.engine.step.error) != 0 ? Sky::landed | Sky::failed : Sky::landed;
+  }
+  const uint64_t allowed = s.settings.watchdog_ns;
+  return allowed != 0 && s.now_ns - s.flight.launched_ns > allowed ? Sky::overdue : Sky::flying;
+}
 
 // Thread 0.
 template <class P>
 HOSTLESS_FN uint32_t look(Context<P>& c) {
   CoreState& s = c.s;
   s.now_ns = c.p.clock_ns();
-  bump(c.p, s.counters.turns);
   const auto command = static_cast<Command>(c.p.command(s));
   if (s.mode == EngineState::starting) set_mode(c, EngineState::serving);
   if (s.mode == EngineState::serving && command != Command::run) set_mode(c, EngineState::draining);
-  const uint32_t stops = command == Command::stop ? Sky::stops : 0;
-  if (s.flight.kind == 0) return stops | Sky::clear;
-  if (c.p.load_acquire(&c.engine.step.done_step) == s.steps) return stops | Sky::landed;
-  const uint64_t allowed = s.settings.watchdog_ns;
-  return stops | (allowed != 0 && s.now_ns - s.flight.launched_ns > allowed ? Sky::overdue : Sky::flying);
+  return look_up(c) | (command == Command::stop ? Sky::stops : 0);
 }
 
 template <class P>
@@ -86,10 +96,11 @@ HOSTLESS_FN uint32_t tend(Context<P>& c) {
   return found;
 }
 
-// With nothing in flight: launches the next step, if there is one.
+// With nothing in flight, or a step that has landed: launches the next one, if there is one.
 template <class P>
-HOSTLESS_FN uint32_t depart(Context<P>& c) {
+HOSTLESS_FN uint32_t depart(Context<P>& c, uint32_t seen) {
   const auto next = static_cast<uint32_t>(leader(c.p, [&] {
+    if ((seen & Sky::bits) == Sky::landed) settle_all(c, seen & Sky::failed);
     feed_starved(c);
     admit(c);
     const uint32_t chosen = choose_step(c);
@@ -120,16 +131,25 @@ HOSTLESS_FN Turn turn(Context<P>& c) {
   const auto seen = static_cast<uint32_t>(leader(c.p, [&] { return look(c); }));
   const uint32_t sky = seen & Sky::bits;
   if (sky == Sky::overdue) fail(c);
-  if (sky == Sky::landed) land(c);
-  if ((seen & Sky::stops) && sky != Sky::flying) return stop(c);
-  const uint32_t departed = sky == Sky::flying ? NextStep::nothing : depart(c);
+  if (sky == Sky::landed) land(c, seen & Sky::failed);
+  if ((seen & Sky::stops) && sky != Sky::flying) {
+    if (sky == Sky::landed) lead(c.p, [&] { settle_all(c, seen & Sky::failed); });
+    return stop(c);
+  }
+  const uint32_t departed = sky == Sky::flying ? NextStep::nothing : depart(c, seen);
   if (sky == Sky::landed || departed != NextStep::nothing) publish(c);
+  if (departed == NextStep::decode) grow_ahead(c);
   if (departed == NextStep::relaunch) {
-    lead(c.p, [&] { bump(c.p, c.s.counters.relaunches); });
+    lead(c.p, [&] {
+      if (sky == Sky::landed) account(c, seen & Sky::failed);
+      bump(c.p, c.s.counters.relaunches);
+    });
     return Turn::relaunch;
   }
   const uint32_t found = tend(c);
   return static_cast<Turn>(leader(c.p, [&] {
+    bump(c.p, c.s.counters.turns);
+    if (sky == Sky::landed) account(c, seen & Sky::failed);
     if (sky != Sky::flying || found != 0) set_gauges(c);
     if (c.s.flight.kind != 0) return Turn::flying;
     if (found != 0 || sky == Sky::landed || c.s.prefilling.count != 0) return Turn::progress;

@@ -43,9 +43,10 @@ HOSTLESS_FN void land_sequence(Context<P>& c, uint32_t index, bool failed) {
     if (finish == Finish::none && l.cancelled) finish = Finish::cancelled;
   }
   l.flying = 0;
-  const bool prefill = c.phases[l.slot] == Phase::prefilling;
   if (finish == Finish::none && l.sampled) announce(c, l.slot, SlotState::decode_processing);
-  if (finish == Finish::none && !prefill && full == r.computed / kPageTokens && !lacks_page(c, r)) return;
+  const bool prefill = c.phases[l.slot] == Phase::prefilling;
+  const bool offers = r.persist && full != r.computed / kPageTokens;
+  if (finish == Finish::none && !prefill && !offers && !lacks_page(c, r)) return;
   r.finish = finish;
   c.events[c.p.fetch_add(&c.s.event_count, 1)] = l.slot;
 }
@@ -66,31 +67,48 @@ HOSTLESS_FN void settle(Context<P>& c, uint32_t slot) {
   c.s.free_page_count > 0 ? append_page(c, lane) : starve(c, lane);
 }
 
-// Thread 0: what the step came to, in numbers; and whether the running decodes are owed a step now.
+// The whole team, when look has seen that the step is done: takes its tokens. They are shown by `publish`,
+// later in the turn.
 template <class P>
-HOSTLESS_FN void account(Context<P>& c, bool failed) {
-  const Flight& flight = c.s.flight;
-  Counters& n = c.s.counters;
-  if (flight.kind == static_cast<uint32_t>(StepKind::prefill)) {
-    c.s.decode_owed = c.s.settings.decode_between_chunks || flight.samples > 0 || failed;
-    if (!failed) bump(c.p, n.prompt_tokens, flight.tokens);
-  }
-  if (!failed) bump(c.p, n.generated_tokens, flight.samples);
+HOSTLESS_FN void land(Context<P>& c, bool failed) {
+  for_each(c.p, c.s.flight.sequences, [&](uint32_t i) { land_sequence(c, i, failed); });
 }
 
-// The whole team. The tokens are shown by `publish`, later in the turn.
+// Thread 0, after `land`: what happened to those with an event, and whether the running decodes are owed
+// a step now.
 template <class P>
-HOSTLESS_FN void land(Context<P>& c) {
-  const bool failed = leader(c.p, [&] {
-    c.s.event_count = 0;
-    const bool error = c.p.load_relaxed(&c.engine.step.error) != 0;
-    account(c, error);
-    return error;
+HOSTLESS_FN void settle_all(Context<P>& c, bool failed) {
+  CoreState& s = c.s;
+  for (uint32_t i = 0; i < s.event_count; ++i) settle(c, c.events[i]);
+  if (s.flight.kind == static_cast<uint32_t>(StepKind::prefill))
+    s.decode_owed = s.settings.decode_between_chunks || s.flight.samples > 0 || failed;
+  s.landed = s.flight;
+  s.flight.kind = 0;
+}
+
+// Thread 0, when there is time: the step that landed, in numbers.
+template <class P>
+HOSTLESS_FN void account(Context<P>& c, bool failed) {
+  const Flight& landed = c.s.landed;
+  if (failed) return;
+  if (landed.kind == static_cast<uint32_t>(StepKind::prefill)) bump(c.p, c.s.counters.prompt_tokens, landed.tokens);
+  bump(c.p, c.s.counters.generated_tokens, landed.samples);
+}
+
+// The whole team, while a decode step flies: requests that will need a page after it get one now, if there
+// is one to spare; so that landing need not see to each of them.
+template <class P>
+HOSTLESS_FN void grow_ahead(Context<P>& c) {
+  lead(c.p, [&] { c.s.event_count = 0; });
+  for_each(c.p, c.s.flight.sequences, [&](uint32_t i) {
+    const Lane& l = c.lanes[c.flight_lanes[i]];
+    const Request& r = c.requests[l.slot];
+    if ((r.computed + 1) / kPageTokens < l.page_count || r.generated + 1 >= r.record.max_tokens) return;
+    c.events[c.p.fetch_add(&c.s.event_count, 1)] = c.flight_lanes[i];
   });
-  for_each(c.p, c.s.flight.sequences, [&](uint32_t i) { land_sequence(c, i, failed); });
   lead(c.p, [&] {
-    for (uint32_t i = 0; i < c.s.event_count; ++i) settle(c, c.events[i]);
-    c.s.flight.kind = 0;
+    if (c.s.starved.count != 0) return;
+    for (uint32_t i = 0; i < c.s.event_count && c.s.free_page_count > 0; ++i) append_page(c, c.events[i]);
   });
 }
 

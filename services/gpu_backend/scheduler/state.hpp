@@ -122,7 +122,7 @@ struct CoreState {
   uint64_t next_sweep_ns;
   EngineState mode;
   uint32_t decode_owed;  // 1: the next step is a decode, if anything runs
-  Flight flight;
+  Flight flight, landed;  // the step in flight, and the one before
   FrontEndScan front_ends[kFrontEnds];
 
   uint32_t waiting_head, waiting_tail, waiting_count;

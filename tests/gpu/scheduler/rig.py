@@ -75,6 +75,7 @@ class Rig:
         self, device: Device, settings: SchedulerSettings, *, slots: int = 256, max_context: int = 384,
         own: DeviceSettings | None = None, engine: Callable[[Device, int], ToyEngine] = ToyEngine,
         name: str = "gpu-test", words: int = 1 << 17, make_ring: Callable[[Any], Any] = HostRing,
+        scheduler: type[DeviceScheduler] = DeviceScheduler,
     ) -> None:  # fmt: skip
         geometry = RingGeometry(slots, words, words)
         self.region = MemoryRegion.create(f"{name}-{os.getpid()}", geometry.size_bytes)
@@ -84,7 +85,7 @@ class Rig:
         self.memory = make_ring(self.ring.buffer)
         self.engine = engine(device, max_context)
         self.engine.allocate(settings.pages, settings.lanes, settings.step_tokens)
-        self.scheduler = DeviceScheduler(
+        self.scheduler = scheduler(
             self.memory, self.engine, settings, max_context=max_context, device=device,
             device_settings=own or DeviceSettings(deadline_s=110.0),
         )  # fmt: skip

@@ -13,7 +13,7 @@ from tests.gpu.scheduler.rig import MOST_PROMPT, MOST_TOKENS, ROOT, Rig, summary
 
 pytestmark = pytest.mark.gpu
 
-TIGHT = SchedulerSettings(lanes=12, step_tokens=256, pages=30, prefill_chunk=48, order_capacity=64)
+TIGHT = SchedulerSettings(lanes=12, step_tokens=256, pages=18, prefill_chunk=48, order_capacity=64)
 ROOMY = SchedulerSettings(lanes=32, step_tokens=512, pages=256)
 
 

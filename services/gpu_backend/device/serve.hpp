@@ -1,0 +1,39 @@
+// serve.hpp: one execution of the scheduler's kernel, whatever its platform notes on the way.
+#pragma once
+#include "core.hpp"
+#include "device_platform.hpp"
+
+namespace hostless {
+
+// Thread 0: what becomes of the scheduler after this execution. When the launch window is spent, a fresh one
+// is launched behind this one, and finds all state in device memory (B4).
+__device__ inline Ending hand_over(const Mission& mission, const Board& board, Turn turn) {
+  if (turn != Turn::relaunch) return board.ending != 0 ? static_cast<Ending>(board.ending) : Ending::stopped;
+  const cudaError_t error = cudaGraphLaunch(cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch);
+  if (error == cudaSuccess) return Ending::runs;
+  mission.control->relaunch_error = error;
+  return Ending::stranded;
+}
+
+// By kBlock threads: the team, and the watcher behind it.
+template <class Platform>
+__device__ void serve(const Mission& mission, Board& board) {
+  if (threadIdx.x == 0) board.version = board.leaves = board.ending = 0;
+  __syncthreads();
+  if (threadIdx.x >= kTeam) {
+    Watcher{board, mission}.run();
+    __syncthreads();
+    return;
+  }
+  __syncthreads();  // the watcher has looked once
+  Platform platform{{board, mission, static_cast<EngineMemory*>(mission.engine)->step}};
+  Context<Platform> context(platform, mission.core, mission.ring, mission.engine, mission.agent);
+  const Turn turn = run(context);
+  const Ending ending = threadIdx.x == 0 ? hand_over(mission, board, turn) : Ending::runs;
+  if (threadIdx.x == 0) BlockAtomic<uint32_t>(board.leaves).store(1, cuda::memory_order_release);
+  __syncthreads();  // the watcher has made its last report
+  if (threadIdx.x == 0 && ending != Ending::runs)
+    DevicePlatform::store_release(&mission.control->ended, static_cast<uint64_t>(ending));
+}
+
+}  // namespace hostless
