@@ -29,7 +29,7 @@ setup: $(STAMPS)/native ## the virtual environment, dependencies and native buil
 
 demo: $(STAMPS)/native ## set up, fetch the model, start the five services, ask one question, stop
 	@$(BIN)/hostless pull
-	@$(BIN)/hostless up --port 0 -- $(BIN)/hostless chat --stats --temperature 0 --message "$$QUESTION"
+	@$(BIN)/hostless up --port 0 -- $(BIN)/hostless chat --stats --temperature 0 --max-tokens 64 --message "$$QUESTION"
 
 up: $(STAMPS)/native ## serve on http://127.0.0.1:8000 until Ctrl-C (PORT=8001, UP='--engine synthetic')
 	@$(BIN)/hostless pull
