@@ -46,12 +46,4 @@ class CompareSwap:
     desired: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAdd:
-    """Adds `addend`, modulo 2**64, to the 8-byte word at `offset`. Answers the word found."""
-
-    offset: int
-    addend: int
-
-
-Operation = Read | Write | CompareSwap | FetchAdd
+Operation = Read | Write | CompareSwap

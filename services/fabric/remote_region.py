@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
-from services.fabric.operations import Bytes, CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
+from services.fabric.operations import Bytes, CompareSwap, Operation, Read, TrafficClass, Write
 
 
 class RemoteRegion(ABC):
@@ -33,7 +33,7 @@ class RemoteRegion(ABC):
 
     @abstractmethod
     def post(self, operations: Sequence[Operation], traffic: TrafficClass = TrafficClass.MODEL) -> list[int | None]:
-        """Runs a batch by one doorbell. Answers, in order, the word found by each CompareSwap and FetchAdd."""
+        """Runs a batch by one doorbell. Answers, in order, the word found by each CompareSwap, else None."""
 
     @abstractmethod
     def verify(self) -> None:
@@ -64,12 +64,6 @@ class RemoteRegion(ABC):
     def cas(self, offset: int, expected: int, desired: int) -> int:
         """Answers the word found: the swap happened if it equals `expected`."""
         (found,) = self.post((CompareSwap(offset, expected, desired),))
-        assert found is not None
-        return found
-
-    def fetch_add(self, offset: int, addend: int) -> int:
-        """Answers the word before the addition."""
-        (found,) = self.post((FetchAdd(offset, addend),))
         assert found is not None
         return found
 

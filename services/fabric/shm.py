@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import _ring, region_file
 from services.fabric.errors import NotARegion, OutOfBounds, StaleRegion, WrongKey
-from services.fabric.operations import CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
+from services.fabric.operations import CompareSwap, Operation, Read, TrafficClass, Write
 from services.fabric.remote_region import RemoteRegion
 
 
@@ -104,8 +104,6 @@ def _run(memory: memoryview, operation: Operation) -> int | None:
             _ring.write_from(memory, offset, data)
         case CompareSwap(offset, expected, desired):
             return _ring.compare_exchange_u64(memory, offset, expected, desired)
-        case FetchAdd(offset, addend):
-            return _ring.fetch_add_u64(memory, offset, addend)
     return None
 
 

@@ -143,10 +143,6 @@ class StoreClient:
     async def stats(self, timeout_s: float = 5.0) -> pb.StatsReply:
         return await self._call(self._stub.Stats, pb.StatsRequest(), timeout_s)
 
-    async def drain(self, timeout_s: float = 60.0) -> None:
-        """No new writes; returns when those under way have ended."""
-        await self._call(self._stub.Drain, pb.DrainStoreRequest(), timeout_s)
-
     async def close(self) -> None:
         if self._freeing:
             await asyncio.wait(self._freeing)

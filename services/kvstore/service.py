@@ -66,10 +66,6 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
     async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:
         return self.stats()
 
-    async def Drain(self, request: pb.DrainStoreRequest, context: Context) -> pb.DrainStoreReply:
-        await self._writer.drain()
-        return pb.DrainStoreReply()
-
     def stats(self) -> pb.StatsReply:
         counters, index = self._disk.counters, self._disk.index
         return pb.StatsReply(

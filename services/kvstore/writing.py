@@ -39,8 +39,6 @@ class Writer:
         self._disk, self._leases, self._region, self._ticket_s, self._tasks = disk, leases, region, ticket_s, tasks
         self._slab = Slab(region.length)
         self.tickets = Tickets(self._slab, epoch)
-        self._draining = False
-        self._closed = asyncio.Event()  # set, and replaced by a new one, when a ticket closes
 
     @property
     def descriptor(self) -> RegionDescriptor:
@@ -65,16 +63,6 @@ class Writer:
         for ticket in self.tickets.expired(now):
             self._close(ticket)
 
-    async def drain(self) -> None:
-        """Gives no more places; returns when no ticket is open. An idle writer's end with their time."""
-        self._draining = True
-        while len(self.tickets):
-            self.expire(time.monotonic())
-            try:
-                await asyncio.wait_for(self._closed.wait(), 0.1)
-            except TimeoutError:
-                continue
-
     def _begin_one(self, block: Block, now: float) -> Place:
         if reason := self._refusal(block):
             return Place(reason=reason)
@@ -90,8 +78,6 @@ class Writer:
         index = self._disk.index
         if fault := block.fault():
             return f"bad block: {fault}"
-        if self._draining:
-            return "draining"
         if block.key in index:
             return "exists"
         if self.tickets.writing(block.key):
@@ -132,5 +118,3 @@ class Writer:
     def _close(self, ticket: Ticket) -> None:
         self.tickets.close(ticket)
         self._disk.index.unpin(ticket.parent)
-        self._closed.set()
-        self._closed = asyncio.Event()

@@ -8,8 +8,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from hostless.v1 import kvstore_pb2, kvstore_pb2_grpc
 
+from hostless.v1 import kvstore_pb2, kvstore_pb2_grpc
 from services.common import rpc
 
 NAME = "hostless.v1.KvStore"
@@ -19,7 +19,7 @@ class Slow(kvstore_pb2_grpc.KvStoreServicer):
     async def Stats(self, request: object, context: object) -> kvstore_pb2.StatsReply:
         return kvstore_pb2.StatsReply(blocks=7)
 
-    async def Drain(self, request: object, context: object) -> kvstore_pb2.DrainStoreReply:
+    async def Abort(self, request: object, context: object) -> kvstore_pb2.AbortReply:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -51,7 +51,7 @@ async def test_every_unary_call_has_a_deadline(monkeypatch: pytest.MonkeyPatch) 
     serving = rpc.serve("127.0.0.1:0", register, [NAME], grace_s=0)
     async with serving as server, rpc.channel(f"127.0.0.1:{server.port}") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await kvstore_pb2_grpc.KvStoreStub(channel).Drain(kvstore_pb2.DrainStoreRequest())
+            await kvstore_pb2_grpc.KvStoreStub(channel).Abort(kvstore_pb2.AbortRequest())
     assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
 

@@ -110,7 +110,7 @@ def test_a_client_sees_what_the_engine_says(owner: RingOwner) -> None:
     assert (client.epoch, client.max_context, client.vocab_size, client.submitted) == (42, 2048, 1000, 0)
     assert client.read_status() == EngineStatus(42, 0, EngineState.STARTING)
     owner.set_engine_state(EngineState.SERVING)
-    _ring.fetch_add_u64(owner.buffer, header_field_offset("heartbeat"), 3)
+    _ring.store_release_u64(owner.buffer, header_field_offset("heartbeat"), 3)
     assert client.read_status() == EngineStatus(42, 3, EngineState.SERVING)
     assert owner.heartbeat == 3
 
@@ -123,9 +123,9 @@ def test_shares_divide_the_ring(owner: RingOwner) -> None:
 
 
 def test_a_lease_goes_round(owner: RingOwner) -> None:
-    assert owner.free_place() == 0
+    assert owner.lease_state(0) is LeaseState.FREE
     owner.grant(owner.share(0))
-    assert (owner.lease_state(0), owner.free_place()) == (LeaseState.LEASED, 1)
+    assert (owner.lease_state(0), owner.lease_state(1)) == (LeaseState.LEASED, LeaseState.FREE)
     with pytest.raises(RuntimeError, match="front-end place 0 is leased, not free"):
         owner.grant(owner.share(0))
     owner.end(0)

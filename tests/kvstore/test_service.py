@@ -357,21 +357,6 @@ async def test_a_full_disk_is_a_clean_refusal(start: Any, tools: Any, tmp_path: 
         assert (stats.blocks, stats.bytes, stats.tickets) == (0, 0, 0)
 
 
-async def test_drain_waits_for_writers_and_then_takes_nothing_new(start: Any, tools: Any, region: Any) -> None:
-    blocks = tools.chain(2)
-    async with start() as store:
-        async with store.client.write(blocks[:1]) as batch:
-            drain = asyncio.create_task(store.client.drain())
-            await until(lambda: store.service._writer._draining)
-            async with store.client.write(blocks[1:]) as late:
-                assert late.reason(0) == "draining"
-            assert not drain.done()
-            batch.fill(0, tools.payload(blocks[0]))
-            assert await batch.commit() == [""]
-        await drain
-        assert await tools.get(store.client, blocks, region) == 1
-
-
 async def test_two_writers_of_the_same_chain_both_end_well(start: Any, tools: Any, region: Any) -> None:
     blocks = tools.chain(8)
     async with start() as store:

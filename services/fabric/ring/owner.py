@@ -94,10 +94,6 @@ class RingOwner:
     def lease_state(self, front_end: int) -> LeaseState:
         return LeaseState(int(self._lease(front_end)["active"]))
 
-    def free_place(self) -> int | None:
-        """A front-end place that nobody holds and whose slots are drained, or None."""
-        return next((i for i in range(self.front_ends) if self.lease_state(i) is LeaseState.FREE), None)
-
     def grant(self, share: Share) -> None:
         """Leases a free place. Every slot of it gets a new generation, so that what an earlier holder
         may still try to publish or release there fails.

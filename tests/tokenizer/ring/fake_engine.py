@@ -25,7 +25,8 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):  # type: ignore[misc]
         self._next = 1
 
     async def Attach(self, request: engine_pb2.AttachRequest, context: Any) -> engine_pb2.RingLease:
-        place = self.owner.free_place()
+        free = (i for i in range(self.owner.front_ends) if self.owner.lease_state(i) is LeaseState.FREE)
+        place = next(free, None)
         if place is None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "all places are taken")
             raise AssertionError

@@ -17,7 +17,7 @@ from hostless.v1 import engine_pb2
 from services.fabric import _ring
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import EngineState, Finish, LeaseState, Owner, RingGeometry, RingOwner, SlotState
-from services.fabric.ring.layout import HEADER, RECORD, REPORT, unpack
+from services.fabric.ring.layout import HEADER, RECORD, REPORT, header_field_offset, unpack
 
 VOCAB = 50_000
 CONTEXT = 4096
@@ -77,7 +77,7 @@ class FakeScheduler:
 
     def turn(self, rng: random.Random | None = None, most: int = 1_000_000) -> bool:
         """Says whether anything was to do."""
-        _ring.fetch_add_u64(self._buffer, HEADER.fields["heartbeat"][1], 1)  # type: ignore[index]
+        _ring.store_release_u64(self._buffer, header_field_offset("heartbeat"), self.owner.heartbeat + 1)
         busy = False
         for place in range(self.owner.front_ends):
             lease = self._header["leases"].view(np.dtype(_ring.FRONT_END_LEASE))[place]
