@@ -175,10 +175,11 @@ class CudaGraphEngine:
         overlap = self.settings.overlap_launches
         library = LibraryGemms(epsilon, buffers, overlap)
         layers = self._model.layers
-        weights = [self._model.head]
-        weights += [weight for each in layers for weight in (each.qkv, each.output, each.gate_up, each.down)]
+        weights = [(self._model.head, True)]
+        for each in layers:
+            weights += [(each.qkv, True), (each.output, False), (each.gate_up, True), (each.down, False)]
         few = self.settings.skinny_rows
-        if few == 0 or not all(map(SkinnyGemms.fits, weights)):
+        if few == 0 or not all(SkinnyGemms.fits(*each) for each in weights):
             return lambda rows: library
         processors = torch.cuda.get_device_properties(self._device).multi_processor_count
         skinny = SkinnyGemms(epsilon, KernelModule("skinny.cu"), processors, overlap)

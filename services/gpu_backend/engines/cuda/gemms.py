@@ -17,7 +17,8 @@ from services.gpu_backend.engines.cuda.nvrtc import KernelModule
 
 _SWIGLU_BLOCK = 2048
 _SKINNY_THREADS = 288
-_SKINNY_SHARED_BYTES = 146 * 1024
+_SKINNY_SHARED_BYTES = 214 * 1024
+_SKINNY_MOST_NORMED = 4096
 """As skinny.cu has them."""
 
 
@@ -72,8 +73,10 @@ class SkinnyGemms:
         self._overlap = overlap
 
     @staticmethod
-    def fits(weight: torch.Tensor) -> bool:
-        """Whether the kernels can read this weight [N, K]."""
+    def fits(weight: torch.Tensor, normed: bool) -> bool:
+        """Whether the kernels can read this weight [N, K], x being normed on the way or not."""
+        if normed and weight.shape[1] > _SKINNY_MOST_NORMED:
+            return False
         return weight.dtype == torch.bfloat16 and weight.shape[0] % 16 == 0 and weight.shape[1] % 64 == 0
 
     def normed(self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:

@@ -33,7 +33,7 @@ class CudaSettings:
     """Steps of up to so many rows use skinny.cu, larger ones cuBLAS; 0: never. At most 8. bfloat16 only."""
     overlap_launches: bool = True
     """Programmatic dependent launch: a GEMM starts to load weights while the kernel before it ends."""
-    programs_per_processor: int = 2
+    programs_per_processor: int = 4
     """Attention programs that a decode step is cut into, for each of the GPU's multiprocessors."""
     decode_sizes: tuple[int, ...] = field(default=())
     """Ascending, the last is `lanes`; empty: `decode_sizes`."""

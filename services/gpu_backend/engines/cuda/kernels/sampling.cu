@@ -27,12 +27,12 @@ __device__ void sample_rows(const Value* logits, const Sequence* sequences, cons
   else *error = 1;
 }
 
-extern "C" __global__ void __launch_bounds__(1024) sample_bfloat16(
+extern "C" __global__ void __launch_bounds__(1024, 1) sample_bfloat16(
     const u16* logits, const Sequence* sequences, const u32* sequence_count, u32 vocab, u32* out_tokens, u32* error) {
   sample_rows(logits, sequences, sequence_count, vocab, out_tokens, error);
 }
 
-extern "C" __global__ void __launch_bounds__(1024) sample_float32(
+extern "C" __global__ void __launch_bounds__(1024, 1) sample_float32(
     const float* logits, const Sequence* sequences, const u32* sequence_count, u32 vocab, u32* out_tokens, u32* error) {
   sample_rows(logits, sequences, sequence_count, vocab, out_tokens, error);
 }

@@ -106,14 +106,19 @@ struct Range {
   float low, high;
   u32 count;         // tokens in it
   u64 before;        // count or mass of the tokens above it
+  float scale;       // bins a unit of logit
   TEAM_FN bool holds(float value) const { return value >= low && value <= high; }
   TEAM_FN u32 bin(float value) const {
     // Each operation is monotone whatever its rounding, so bins never overlap; high and low never share one.
     if (value >= high) return 0;
-    const float at = (high - value) * (static_cast<float>(kBins) / (high - low));
+    const float at = (high - value) * scale;
     return at < static_cast<float>(kBins - 1) ? static_cast<u32>(at) : kBins - 1;
   }
 };
+
+TEAM_FN Range range_of(float low, float high, u32 count, u64 before) {
+  return Range{low, high, count, before, static_cast<float>(kBins) / (high - low)};
+}
 
 struct Found {
   u64 through;  // mass of the tokens up to this one, itself included
@@ -264,7 +269,8 @@ struct Sampler {
     low = warp_max(low);
     if (first_lane()) raise(&s.high, high), raise(&s.low, low);
     TEAM_BARRIER();
-    const Range narrow{value_of(0xffffffffu - static_cast<u32>(s.low)), value_of(static_cast<u32>(s.high)), count, before};
+    const float lowest = value_of(0xffffffffu - static_cast<u32>(s.low));
+    const Range narrow = range_of(lowest, value_of(static_cast<u32>(s.high)), count, before);
     TEAM_BARRIER();
     return narrow;
   }
@@ -308,17 +314,17 @@ template <class Value>
 TEAM_FN long long sample_row(const Value* row, u32 vocab, float temperature, float top_p, u32 top_k, float uniform, Shared& s) {
   if (TEAM_THREAD == 0) s.high = s.low = s.nans = 0;
   TEAM_BARRIER();
-  u64 high = 0, low = 0, nans = 0;
-  for_row(row, vocab, [&](float value, u32 id) {
-    if (value != value) { nans = 1; return; }
-    const u64 order = order_of(value), inverse = 0xffffffffu - order;
-    const u64 first = (order << 32) | (0xffffffffu - id);
-    high = first > high ? first : high;
-    if (value > -3.4028234e38f && inverse > low) low = inverse;
+  float best = as_float(0xff800000u), worst = 3.4028234e38f;
+  u32 best_id = 0;
+  bool broken_here = false;
+  for_row(row, vocab, [&](float value, u32 id) {  // ids ascend, so the first of equal ones stays
+    if (value > best) best = value, best_id = id;
+    if (value < worst && value >= -3.4028234e38f) worst = value;
+    broken_here |= value != value;
   });
-  high = warp_max(high);
-  low = warp_max(low);
-  nans = warp_max(nans);
+  const u64 high = warp_max((static_cast<u64>(order_of(best)) << 32) | (0xffffffffu - best_id));
+  const u64 low = warp_max(0xffffffffu - order_of(worst));
+  const u64 nans = warp_max(broken_here);
   if (first_lane()) raise(&s.high, high), raise(&s.low, low), raise(&s.nans, nans);
   TEAM_BARRIER();
   const float highest = value_of(static_cast<u32>(s.high >> 32));
@@ -331,7 +337,7 @@ TEAM_FN long long sample_row(const Value* row, u32 vocab, float temperature, flo
   if (!(temperature > 0.0f && top_p > 0.0f && top_p <= 1.0f && uniform >= 0.0f && uniform < 1.0f)) return -1;
 
   Sampler<Value> sampler{row, vocab, temperature, highest, s};
-  const Range finite{lowest, highest, vocab, 0};
+  const Range finite = range_of(lowest, highest, vocab, 0);
   sampler.fill_bins(finite);
   u64 kept = sampler.in_all(false);
   if (top_k != 0 && top_k < sampler.in_all(true)) kept = sampler.find(finite, true, top_k - 1).through;

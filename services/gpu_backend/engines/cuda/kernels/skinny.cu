@@ -10,8 +10,8 @@
 //
 //   k of a warp's chunk of 64:  | quad thread 0: 0-7 | 1: 8-15 | 2: 16-23 | 3: 24-31 |, then the same + 32
 //
-// Fused: the RMSNorm of x (the scale of a row commutes with the product, its square sum is gathered on the way), the
-// residual, SwiGLU (gate rows and up rows are the halves of one tile).
+// Fused: the RMSNorm of x (each block weighs x once, into shared memory; the scale of a row commutes with the product),
+// the residual, SwiGLU (gate rows and up rows are the halves of one tile).
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -23,14 +23,16 @@ constexpr int kWarps = 8, kChunk = 64, kStageK = kWarps * kChunk, kRows = 16, kC
 constexpr int kPitch = kStageK * 2 + 64;  // bytes; shifts each row by half of the banks, so that rows don't collide
 constexpr int kStageBytes = kRows * kPitch;
 constexpr int kStages = 8;  // 128 KB in flight a multiprocessor
+constexpr int kMostNormedK = 4096;
 
 struct Shared {
   unsigned char stages[kStages][kStageBytes];
   float sums[2][kWarps][kColumns][kRows + 1];
-  float square_sums[2][kWarps][kColumns];
+  float scales[kColumns];
   u64 full[kStages], empty[kStages];
+  alignas(16) unsigned char x[kColumns * (2 * kMostNormedK + 64)];  // weighed: rows of 2 K + 64 bytes
 };
-static_assert(sizeof(Shared) <= 146 * 1024);  // what gemms.py asks for
+static_assert(sizeof(Shared) <= 214 * 1024);  // what gemms.py asks for
 
 __device__ __forceinline__ u32 shared_address(const void* at) { return static_cast<u32>(__cvta_generic_to_shared(at)); }
 
@@ -106,19 +108,14 @@ __device__ __forceinline__ void produce(Shared& s, const u16* W, int N, int K, i
 
 // Thread i of 128: the tile's output n = i % width of x's row i / width.
 template <int MODE>
-__device__ __forceinline__ void finish(const Shared& s, int turn, int tile, u16* out, int N, int K, int batch, float epsilon, int i) {
+__device__ __forceinline__ void finish(const Shared& s, int turn, int tile, u16* out, int N, int batch, int i) {
   constexpr int width = MODE == kGated ? kRows / 2 : kRows;
   const int column = i / width, n = i % width;
   if (column >= batch) return;
-  float sum = 0, up = 0, scale = 1;
+  float sum = 0, up = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) sum += s.sums[turn][w][column][n];
-  if (MODE != kAdded) {
-    float squares = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) squares += s.square_sums[turn][w][column];
-    scale = rsqrtf(squares / K + epsilon);
-  }
+  const float scale = MODE == kAdded ? 1.0f : s.scales[column];
   u16* at = out + long(column) * N + long(tile) * width + n;
   if (MODE == kGated) {
 #pragma unroll
@@ -132,33 +129,46 @@ __device__ __forceinline__ void finish(const Shared& s, int turn, int tile, u16*
   }
 }
 
+// Warp w: row w of x, weighed, into shared memory, and its scale. Ends with a barrier of the consumers.
+__device__ __forceinline__ void weigh_row(Shared& s, const u16* x, const u16* norm, int K, int batch, float epsilon, int warp, int lane) {
+  if (warp < batch) {
+    uint4* to = reinterpret_cast<uint4*>(s.x + warp * (2 * K + 64));
+    float squares = 0;
+#pragma unroll 4
+    for (int k = lane * 8; k < K; k += 256) {
+      uint4 values = load(x + long(warp) * K + k);
+      const uint4 weights = load(norm + k);
+      values.x = weigh(values.x, weights.x, squares);
+      values.y = weigh(values.y, weights.y, squares);
+      values.z = weigh(values.z, weights.z, squares);
+      values.w = weigh(values.w, weights.w, squares);
+      to[k / 8] = values;
+    }
+#pragma unroll
+    for (int reach = 16; reach > 0; reach /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, reach);
+    if (lane == 0) s.scales[warp] = rsqrtf(squares / K + epsilon);
+  }
+  asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+
 template <int MODE>
-__device__ __forceinline__ void consume(
-    Shared& s, const u16* x, const u16* norm, u16* out, int N, int K, int tiles, int batch, float epsilon, int warp, int lane) {
+__device__ __forceinline__ void consume(Shared& s, const u16* x, u16* out, int N, int K, int tiles, int batch, int warp, int lane) {
   const int g = lane / 4, t = lane % 4;
-  const u16* mine = x + long(g) * K;
+  const u16* mine = MODE == kAdded ? x + long(g) * K : reinterpret_cast<const u16*>(s.x + g * (2 * K + 64));
+  const unsigned char* first = s.stages[0] + g * kPitch + (warp * kChunk + t * 8) * 2;
   int stage = 0, turn = 0;
   u32 parity = 0;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, turn ^= 1) {
-    float c[4] = {}, squares = 0;
-    for (int begin = 0; begin < K; begin += kStageK) {
-      const int k = begin + warp * kChunk + t * 8;
-      const bool active = begin + warp * kChunk < K;
+    float c[2][4] = {};  // two sums, so that their mma don't wait for each other
+    for (int k = warp * kChunk; k < K + warp * kChunk; k += kStageK) {
+      const bool active = k < K;
       uint4 b[2] = {}, low[2], high[2];
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        if (!active || g >= batch) continue;
-        b[part] = load(mine + k + part * 32);
-        if (MODE == kAdded) continue;
-        const uint4 w = load(norm + k + part * 32);
-        b[part].x = weigh(b[part].x, w.x, squares);
-        b[part].y = weigh(b[part].y, w.y, squares);
-        b[part].z = weigh(b[part].z, w.z, squares);
-        b[part].w = weigh(b[part].w, w.w, squares);
-      }
+      for (int part = 0; part < 2; ++part)
+        if (active && g < batch) b[part] = load(mine + k + t * 8 + part * 32);
       wait(&s.full[stage], parity);
       if (active) {
-        const unsigned char* rows = s.stages[stage] + g * kPitch + (warp * kChunk + t * 8) * 2;
+        const unsigned char* rows = first + stage * kStageBytes;
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           low[part] = *reinterpret_cast<const uint4*>(rows + part * 64);
@@ -166,8 +176,8 @@ __device__ __forceinline__ void consume(
         }
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
-          multiply(c, low[part].x, high[part].x, low[part].y, high[part].y, b[part].x, b[part].y);
-          multiply(c, low[part].z, high[part].z, low[part].w, high[part].w, b[part].z, b[part].w);
+          multiply(c[part], low[part].x, high[part].x, low[part].y, high[part].y, b[part].x, b[part].y);
+          multiply(c[part], low[part].z, high[part].z, low[part].w, high[part].w, b[part].z, b[part].w);
         }
       }
       __syncwarp();
@@ -175,21 +185,17 @@ __device__ __forceinline__ void consume(
       if (++stage == kStages) stage = 0, parity ^= 1;
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s.sums[turn][warp][t * 2 + i % 2][g + i / 2 * 8] = c[i];
-    if (MODE != kAdded) {
-      squares += __shfl_xor_sync(0xffffffffu, squares, 1);
-      squares += __shfl_xor_sync(0xffffffffu, squares, 2);
-      if (t == 0) s.square_sums[turn][warp][g] = squares;
-    }
+    for (int i = 0; i < 4; ++i) s.sums[turn][warp][t * 2 + i % 2][g + i / 2 * 8] = c[0][i] + c[1][i];
     // Among the consumers only. Two sets of sums in turn: who writes one has passed the barrier after its last reading.
     asm volatile("bar.sync 1, 256;" ::: "memory");
     constexpr int outputs = (MODE == kGated ? kRows / 2 : kRows) * kColumns;
     const int i = warp * 32 + lane;
-    if (i < outputs) finish<MODE>(s, turn, tile, out, N, K, batch, epsilon, i);
+    if (i < outputs) finish<MODE>(s, turn, tile, out, N, batch, i);
   }
 }
 
-// N: columns of out, a multiple of 16 (kGated: of 8; W has 2 N rows, gates first). K: a multiple of 64. batch <= 8.
+// N: columns of out, a multiple of 16 (kGated: of 8; W has 2 N rows, gates first). K: a multiple of 64, and at most
+// kMostNormedK but for kAdded. batch <= 8.
 template <int MODE>
 __device__ __forceinline__ void skinny(const u16* W, const u16* x, const u16* norm, u16* out, int N, int K, int batch, float epsilon) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -207,7 +213,8 @@ __device__ __forceinline__ void skinny(const u16* W, const u16* x, const u16* no
     if (lane < kRows) produce<MODE>(s, W, N, K, tiles, lane);
   } else {
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    consume<MODE>(s, x, norm, out, N, K, tiles, batch, epsilon, warp, lane);
+    if (MODE != kAdded) weigh_row(s, x, norm, K, batch, epsilon, warp, lane);
+    consume<MODE>(s, x, out, N, K, tiles, batch, warp, lane);
   }
 }
 
