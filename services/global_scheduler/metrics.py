@@ -1,4 +1,7 @@
-"""Prometheus metrics, read from the mesh when scraped: an idle scheduler spends nothing on them."""
+"""Prometheus metrics, read from the mesh when scraped: an idle scheduler spends nothing on them.
+
+What engines report of themselves is told by the gateway (services/gateway/mesh_metrics.py) and by the engines.
+"""
 
 from collections.abc import Iterable
 
@@ -12,7 +15,7 @@ from services.global_scheduler.mesh import Mesh
 def schedule_seconds(registry: CollectorRegistry) -> Histogram:
     """Time of one Schedule call inside the service."""
     return Histogram(
-        "hostless:schedule_seconds",
+        "hostless:scheduler_place_seconds",
         "Time to place one burst of requests.",
         buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1),
         registry=registry,
@@ -27,20 +30,23 @@ class MeshCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         records = list(self._mesh.engines.values())
-        live = GaugeMetricFamily("hostless:engine_live", "1 if requests are placed on it.", labels=["engine", "model"])
-        placed = CounterMetricFamily("hostless:placements", "Requests placed, by engine.", labels=["engine"])
-        requests = GaugeMetricFamily("hostless:engine_requests", "Unfinished, as reported.", labels=["engine"])
-        tokens = GaugeMetricFamily("hostless:engine_tokens", "Of unfinished, as reported.", labels=["engine"])
+        labels = ["engine", "model_name"]
+        live = GaugeMetricFamily("hostless:scheduler_engine_live", "1 if requests are placed on it.", labels=labels)
+        placed = CounterMetricFamily("hostless:scheduler_placements", "Requests placed, by engine.", labels=["engine"])
+        requests = GaugeMetricFamily(
+            "hostless:scheduler_engine_requests", "Unfinished, as reported.", labels=["engine"]
+        )
+        tokens = GaugeMetricFamily("hostless:scheduler_engine_tokens", "Of unfinished, as reported.", labels=["engine"])
         for record in records:
             engine_id, report = record.info.engine_id, record.report
             live.add_metric([engine_id, record.info.model], float(self._mesh.placeable(record)))
             placed.add_metric([engine_id], record.placements)
             requests.add_metric([engine_id], report.requests if report else 0)
             tokens.add_metric([engine_id], report.tokens if report else 0)
-        paths = CounterMetricFamily("hostless:path_choice", "Requests placed, by read path.", labels=["path"])
+        paths = CounterMetricFamily("hostless:scheduler_path_choice", "Requests placed, by read path.", labels=["path"])
         for path, count in dict(self._mesh.totals.placements).items():
             paths.add_metric([path.value], count)
-        refusals = CounterMetricFamily("hostless:refusals", "Requests refused, by reason.", labels=["reason"])
+        refusals = CounterMetricFamily("hostless:scheduler_refusals", "Requests refused, by reason.", labels=["reason"])
         for reason, count in dict(self._mesh.totals.refusals).items():
             refusals.add_metric([reason.value], count)
         return [live, placed, requests, tokens, paths, refusals]

@@ -60,29 +60,29 @@ class BackendCollector(Collector):
             gauge = GaugeMetricFamily(f"hostless:engine_{name}", text, labels=["engine"])
             gauge.add_metric([engine_id], counters[name])
             yield gauge
-        launches = CounterMetricFamily("hostless:graph_launches", "Steps launched.", labels=["engine", "kind"])
+        launches = CounterMetricFamily("hostless:engine_graph_launches", "Steps launched.", labels=["engine", "kind"])
         for kind in ("prefill", "decode"):
             launches.add_metric([engine_id, kind], counters[f"{kind}_launches"])
         yield launches
-        slots = GaugeMetricFamily("hostless:slot_state", "Ring slots in each state.", labels=["engine", "state"])
+        slots = GaugeMetricFamily("hostless:engine_slot_state", "Ring slots in each state.", labels=["engine", "state"])
         for state, count in zip(SlotState, backend.load().slot_states, strict=True):
             slots.add_metric([engine_id, state.name.lower()], count)
         yield slots
-        usage = GaugeMetricFamily("hostless:kv_cache_usage_perc", "Share of KV pages held.", labels=["engine"])
+        usage = GaugeMetricFamily("hostless:engine_kv_cache_usage_perc", "Share of KV pages held.", labels=["engine"])
         usage.add_metric([engine_id], 1 - counters["free_pages"] / backend.info.page_count)
         yield usage
         if backend.kv_link:
             yield from _store_metrics(engine_id, backend.kv_link.agent)
-        leases = GaugeMetricFamily("hostless:front_end_leases", "Front ends attached.", labels=["engine"])
+        leases = GaugeMetricFamily("hostless:engine_front_end_leases", "Front ends attached.", labels=["engine"])
         leases.add_metric([engine_id], len(backend.leases.held))
         yield leases
 
 
 def _store_metrics(engine_id: str, agent: KvAgent) -> Iterable[Metric]:
     for name, text in STORE_COUNTERS.items():
-        counter = CounterMetricFamily(f"hostless:kv_{name}", text, labels=["engine"])
+        counter = CounterMetricFamily(f"hostless:engine_kv_{name}", text, labels=["engine"])
         counter.add_metric([engine_id], getattr(agent.counters, name))
         yield counter
-    queue = GaugeMetricFamily("hostless:kv_read_queue_tokens", "Tokens waiting to be loaded.", labels=["engine"])
+    queue = GaugeMetricFamily("hostless:engine_kv_read_queue_tokens", "Tokens waiting to be loaded.", labels=["engine"])
     queue.add_metric([engine_id], agent.read_queue_tokens)
     yield queue

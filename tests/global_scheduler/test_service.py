@@ -84,9 +84,9 @@ async def test_a_burst_is_placed_in_order_or_refused_by_name(up) -> None:
                 ("b", True, 1),
             ]
         metrics = generate_latest(running.registry).decode()
-        assert 'hostless:path_choice_total{path="unified"} 2.0' in metrics
-        assert 'hostless:refusals_total{reason="too_large"} 1.0' in metrics
-        assert 'hostless:engine_live{engine="a",model="small"} 1.0' in metrics
+        assert 'hostless:scheduler_path_choice_total{path="unified"} 2.0' in metrics
+        assert 'hostless:scheduler_refusals_total{reason="too_large"} 1.0' in metrics
+        assert 'hostless:scheduler_engine_live{engine="a",model_name="small"} 1.0' in metrics
 
 
 async def test_watch_pushes_each_kind_of_change(up) -> None:

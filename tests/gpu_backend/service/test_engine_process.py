@@ -98,10 +98,10 @@ async def test_metrics_tell_the_counters_of_the_core(tmp_path: Path) -> None:
         page = await asyncio.to_thread(scrape, running.metrics)
         assert 'hostless:engine_prompt_tokens_total{engine="e"} 100.0' in page
         assert 'hostless:engine_generated_tokens_total{engine="e"} 10.0' in page
-        assert 'hostless:slot_state{engine="e",state="decode_completed"} 1.0' in page
-        assert 'hostless:front_end_leases{engine="e"} 1.0' in page
-        assert 'hostless:kv_cache_usage_perc{engine="e"} 0.0' in page
-        assert 'hostless:kv_blocks_stored_total{engine="e"} 0.0' in page
+        assert 'hostless:engine_slot_state{engine="e",state="decode_completed"} 1.0' in page
+        assert 'hostless:engine_front_end_leases{engine="e"} 1.0' in page
+        assert 'hostless:engine_kv_cache_usage_perc{engine="e"} 0.0' in page
+        assert 'hostless:engine_kv_blocks_stored_total{engine="e"} 0.0' in page
         await client.close()
 
 
