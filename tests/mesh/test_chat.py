@@ -49,11 +49,13 @@ async def test_official_client(real: Client) -> None:
         streamed = "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
     assert whole.choices[0].message.content == streamed
 
-    def synchronous() -> str:
+    def synchronous() -> tuple[str, str]:
         with OpenAI(**key) as plain:
-            return plain.chat.completions.create(**ask).choices[0].message.content or ""
+            whole = plain.chat.completions.create(**ask).choices[0].message.content or ""
+            chunks = plain.chat.completions.create(**ask, stream=True)
+            return whole, "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
-    assert await asyncio.to_thread(synchronous) == streamed
+    assert await asyncio.to_thread(synchronous) == (streamed, streamed)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -82,8 +84,12 @@ async def test_second_turn_loads_the_first(real: Client) -> None:
         return bool(cached >= prompt // 64 * 64)
 
     await real.until("the first turn's blocks are stored and hit", hit, timeout_s=40)
-    hits = [value for name, value in (await real.metrics()).items() if name.startswith("prefix_cache_hits_total")]
-    assert sum(hits) >= prompt // 64 * 64
+
+    async def shown() -> bool:  # with the engine's next report
+        hits = [value for name, value in (await real.metrics()).items() if name.startswith("prefix_cache_hits_total")]
+        return sum(hits) >= prompt // 64 * 64
+
+    await real.until("/metrics shows the hit", shown)
 
 
 @pytest.mark.asyncio(loop_scope="module")
