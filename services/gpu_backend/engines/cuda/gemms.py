@@ -16,7 +16,7 @@ from services.gpu_backend.engines.cuda.layer_kernels import rms_norm, swiglu
 from services.gpu_backend.engines.cuda.nvrtc import KernelModule
 
 _SWIGLU_BLOCK = 2048
-_SKINNY_THREADS = 288
+_SKINNY_THREADS = 384
 _SKINNY_SHARED_BYTES = 214 * 1024
 _SKINNY_MOST_NORMED = 4096
 """As skinny.cu has them."""

@@ -1,8 +1,9 @@
 // skinny.cu: out[batch, N] = x[batch, K] W[N, K]^T in bfloat16 for up to 8 rows of x, which is reading W once (B10).
 //
-// One block a multiprocessor, each walking tiles of 16 rows of W. One warp keeps the copy engine busy: it fills a
-// ring of stages in shared memory, across the ends of tiles, so that reading never pauses. Eight warps each take 64
-// of a stage's 512 k, and add up at the end of a tile.
+// One block a multiprocessor, each walking tiles of 16 rows of W. Four warps keep the copy engine busy: they fill a
+// ring of stages in shared memory, across the ends of tiles, so that reading never pauses. (One warp is too slow: it
+// issues the copies of its lanes one after another, some 70 cycles each.) Eight warps each take 64 of a stage's 512 k,
+// and add up at the end of a tile.
 //
 // mma.m16n8k16 wants of each thread scattered pairs of a row; but the order of k within a sum is free, so a thread
 // takes 8 neighbouring k of W and the same 8 of x, and 16-byte loads fill the operands of two mma. W's rows are the
@@ -19,7 +20,7 @@ using u64 = unsigned long long;
 
 enum Mode { kNormed = 0, kAdded = 1, kGated = 2 };
 
-constexpr int kWarps = 8, kChunk = 64, kStageK = kWarps * kChunk, kRows = 16, kColumns = 8;
+constexpr int kWarps = 8, kProducers = 4, kChunk = 64, kStageK = kWarps * kChunk, kRows = 16, kColumns = 8;
 constexpr int kPitch = kStageK * 2 + 64;  // bytes; shifts each row by half of the banks, so that rows don't collide
 constexpr int kStageBytes = kRows * kPitch;
 constexpr int kStages = 8;  // 128 KB in flight a multiprocessor
@@ -86,21 +87,23 @@ __device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, 
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// 16 lanes of one warp: lane r copies row r of every tile, stage by stage.
+// The first lanes of a producer: each copies one row of every tile, stage by stage.
 template <int MODE>
-__device__ __forceinline__ void produce(Shared& s, const u16* W, int N, int K, int tiles, int lane) {
+__device__ __forceinline__ void produce(Shared& s, const u16* W, int N, int K, int tiles, int producer, int lane) {
+  constexpr int rows = kRows / kProducers;
+  const int mine = producer * rows + lane;
   u64 policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   int stage = 0;
   u32 parity = 1;  // a fresh barrier counts as having completed the phase before its first
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const long row = MODE != kGated ? long(tile) * kRows + lane : (lane < 8 ? 0 : long(N) - 8) + long(tile) * 8 + lane;
+    const long row = MODE != kGated ? long(tile) * kRows + mine : (mine < 8 ? 0 : long(N) - 8) + long(tile) * 8 + mine;
     for (int k = 0; k < K; k += kStageK) {
       const u32 bytes = 2 * min(kStageK, K - k);
       wait(&s.empty[stage], parity);
-      if (lane == 0) expect(&s.full[stage], kRows * bytes);
-      __syncwarp(0xffffu);
-      copy(s.stages[stage] + lane * kPitch, W + row * K + k, bytes, &s.full[stage], policy);
+      if (lane == 0) expect(&s.full[stage], rows * bytes);
+      __syncwarp((1u << rows) - 1);
+      copy(s.stages[stage] + mine * kPitch, W + row * K + k, bytes, &s.full[stage], policy);
       if (++stage == kStages) stage = 0, parity ^= 1;
     }
   }
@@ -203,14 +206,14 @@ __device__ __forceinline__ void skinny(const u16* W, const u16* x, const u16* no
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int tiles = N / (MODE == kGated ? 8 : kRows);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) init(&s.full[i], 1), init(&s.empty[i], kWarps);
+    for (int i = 0; i < kStages; ++i) init(&s.full[i], kProducers), init(&s.empty[i], kWarps);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  if (warp == kWarps) {
+  if (warp >= kWarps) {
     // Weights never change: where launches overlap, they are read before x is there.
-    if (lane < kRows) produce<MODE>(s, W, N, K, tiles, lane);
+    if (lane < kRows / kProducers) produce<MODE>(s, W, N, K, tiles, warp - kWarps, lane);
   } else {
     asm volatile("griddepcontrol.wait;" ::: "memory");
     if (MODE != kAdded) weigh_row(s, x, norm, K, batch, epsilon, warp, lane);
@@ -219,7 +222,7 @@ __device__ __forceinline__ void skinny(const u16* W, const u16* x, const u16* no
 }
 
 #define SKINNY(NAME, MODE)                                                                                            \
-  extern "C" __global__ void __launch_bounds__((kWarps + 1) * 32, 1)                                                  \
+  extern "C" __global__ void __launch_bounds__((kWarps + kProducers) * 32, 1)                                                  \
       NAME(const u16* W, const u16* x, const u16* norm, u16* out, int N, int K, int batch, float epsilon) {           \
     skinny<MODE>(W, x, norm, out, N, K, batch, epsilon);                                                              \
   }
