@@ -28,10 +28,17 @@ class Vocabulary:
     """Ids that end a generation, the model's own end token first. May be empty."""
     add_bos: bool
     """The model was trained with a begin token before every text."""
+    longest: int | None
+    """No token stands for more UTF-8 bytes of a text than that. None: there is no such bound."""
 
     def text_of(self, token_id: int | None) -> str:
         """Text of a control token by id, as chat templates want it; empty if it is none."""
         return next((text for text, i in self.control.items() if i == token_id), "")
+
+    def least_tokens(self, text: str) -> int:
+        """Fewer tokens can't make up `text`. Takes no time, compared with encoding. Raises UnicodeEncodeError."""
+        size = len(text.encode())
+        return -(-size // self.longest) if self.longest else 0
 
 
 class Encoder(abc.ABC):

@@ -27,6 +27,8 @@ _PATTERNS = {
 }
 _DIGITS_APART = frozenset({"smollm"})
 _COMPOSED = frozenset({"qwen2"})  # text is brought to NFC first
+_CUTS = frozenset({"Split", "ByteLevel", "Digits"})
+_SHRINKS = {"": 1, "NFC": 3}  # to what part a normalizer may shrink UTF-8: three Hangul letters become one syllable
 
 
 class HfEncoder(Encoder):
@@ -137,8 +139,27 @@ def _vocabulary(tokenizer: Tokenizer, bos_id: int | None, eos_ids: tuple[int, ..
     for text, token_id in tokenizer.get_vocab(with_added_tokens=True).items():
         table[token_id] = b"" if text in control else _bytes_of(text, letters)
     return Vocabulary(
-        size=size, token_bytes=tuple(table), control=control, bos_id=bos_id, eos_ids=eos_ids, add_bos=add_bos
+        size=size,
+        token_bytes=tuple(table),
+        control=control,
+        bos_id=bos_id,
+        eos_ids=eos_ids,
+        add_bos=add_bos,
+        longest=_longest(tokenizer, max(map(len, (*table, *map(str.encode, control))))),
     )
+
+
+def _longest(tokenizer: Tokenizer, token_bytes: int) -> int | None:
+    """For Vocabulary.longest, if the longest token has `token_bytes`: None where a step before BPE may drop text."""
+    steps = json.loads(tokenizer.to_str())
+    cut = steps["pre_tokenizer"] or {}
+    cuts = cut.get("pretokenizers", [cut])
+    drops = any(one.get("type") not in _CUTS or one.get("behavior", "Isolated") != "Isolated" for one in cuts)
+    swallows = any(token["lstrip"] or token["rstrip"] for token in steps["added_tokens"])
+    composed = (steps["normalizer"] or {}).get("type", "")
+    if drops or swallows or composed not in _SHRINKS:
+        return None
+    return token_bytes * _SHRINKS[composed]
 
 
 def _letters() -> dict[str, int]:

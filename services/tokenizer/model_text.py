@@ -19,6 +19,14 @@ class ModelFilesMissing(FileNotFoundError):
     """The model's folder holds no tokenizer; the message names the folder and what it lacks."""
 
 
+class TooLong(ValueError):
+    """The text is of more tokens than asked for: of `least` or more."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(f"the text has {least} tokens or more")
+        self.least = least
+
+
 class ModelText:
     """Immutable and thread-safe; the encoding methods are long for long prompts and belong off the event loop.
 
@@ -42,26 +50,35 @@ class ModelText:
         table = self.encoder.vocabulary.token_bytes
         return TokenText(table, max(size, len(table)))
 
-    def encode_chat(self, messages_json: str) -> TokenIds:
-        """Raises RequestError for messages that are malformed or that the template refuses."""
+    def encode_chat(self, messages_json: str, most: int | None = None) -> TokenIds:
+        """Raises RequestError for messages that are malformed or that the template refuses, and TooLong as
+        `encode_text` does."""
         if self._template is None:
             raise invalid("this model has no chat template; use /v1/completions", "messages")
         messages, mark = parse_messages(messages_json), self._guard.new_mark()
         try:
             rendered = self._template.render([self._protect(message, mark) for message in messages])
-            rendered.encode()  # JSON can spell what is no text
+            self._check_length(rendered.replace(mark, ""), most)  # UnicodeEncodeError: JSON can spell what is no text
             return self._begin(self._guard.encode(rendered, mark, self.encoder))
         except RecursionError as error:
             raise invalid("messages are nested too deeply", "messages") from error
         except UnicodeEncodeError as error:
             raise invalid("messages hold half of a surrogate pair, which is no text", "messages") from error
 
-    def encode_text(self, text: str) -> TokenIds:
+    def encode_text(self, text: str, most: int | None = None) -> TokenIds:
+        """Raises TooLong for a text that is so long that it must have more than `most` tokens: encoding megabytes
+        takes seconds. An answer may have more all the same."""
+        self._check_length(text, most)
         return self._begin(self.encoder.encode(text, add_special=False))
 
     def begin_ids(self, ids: TokenIds) -> TokenIds:
         """Ids as a user gave them, with the begin token in front where the model wants one and they lack it."""
         return self._begin(ids)
+
+    def _check_length(self, text: str, most: int | None) -> None:
+        least = self.encoder.vocabulary.least_tokens(text)
+        if most is not None and least > most:
+            raise TooLong(least)
 
     def _protect(self, message: dict[str, Any], mark: str) -> dict[str, Any]:
         # Roles are compared by templates and checked to be plain names; field names are the API's.

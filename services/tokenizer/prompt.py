@@ -7,8 +7,8 @@ import numpy as np
 from hostless.v1 import frontend_pb2
 from services.fabric._ring import STOP_IDS
 from services.tokenizer.encoder import TokenIds
-from services.tokenizer.errors import invalid
-from services.tokenizer.model_text import ModelText
+from services.tokenizer.errors import RequestError, invalid
+from services.tokenizer.model_text import ModelText, TooLong
 
 MAX_STOPS, MAX_STOP_LENGTH, MAX_STOP_IDS = 16, 1024, STOP_IDS - 1
 
@@ -54,21 +54,20 @@ def encode(submit: frontend_pb2.Submit, model: ModelText, limits: Limits) -> Tok
     kind = submit.WhichOneof("prompt")
     if (kind == "text" and not submit.text) or (kind == "token_ids" and not submit.token_ids.ids):
         raise invalid("the prompt is empty; it must have at least one token", "prompt")
-    if kind == "chat":
-        ids, param = model.encode_chat(submit.chat.messages_json), "messages"
-    elif kind == "text":
-        ids, param = model.encode_text(submit.text), "prompt"
-    else:
-        ids, param = model.begin_ids(_given(submit, limits.vocab_size)), "prompt"
+    param = "messages" if kind == "chat" else "prompt"
+    try:
+        if kind == "chat":
+            ids = model.encode_chat(submit.chat.messages_json, limits.longest_prompt)
+        elif kind == "text":
+            ids = model.encode_text(submit.text, limits.longest_prompt)
+        else:
+            ids = model.begin_ids(_given(submit, limits.vocab_size))
+    except TooLong as error:
+        raise _too_long(limits, f"at least {error.least}", param) from error
     if not len(ids):  # a template that prints nothing
         raise invalid("the messages make an empty prompt", param)
     if len(ids) > limits.longest_prompt:
-        raise invalid(
-            f"this model's maximum context length is {limits.context} tokens, of which a prompt may take "
-            f"{limits.longest_prompt}; the prompt has {len(ids)} tokens. Shorten it.",
-            param,
-            code="context_length_exceeded",
-        )
+        raise _too_long(limits, str(len(ids)), param)
     return ids
 
 
@@ -88,6 +87,15 @@ def stop_ids(sampling: frontend_pb2.Sampling, eos_ids: tuple[int, ...]) -> tuple
             "stop_token_ids",
         )
     return together
+
+
+def _too_long(limits: Limits, tokens: str, param: str) -> RequestError:
+    return invalid(
+        f"this model's maximum context length is {limits.context} tokens, of which a prompt may take "
+        f"{limits.longest_prompt}; the prompt has {tokens} tokens. Shorten it.",
+        param,
+        code="context_length_exceeded",
+    )
 
 
 def _given(submit: frontend_pb2.Submit, vocab_size: int) -> TokenIds:

@@ -1,5 +1,6 @@
 """Against transformers' own reading of the same GGUF file, and the encoder's own promises."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,6 @@ def test_vocabulary_equals_the_reference(reference: Any, default_model: ModelTex
 
 @pytest.mark.model
 def test_chat_equals_the_reference(reference: Any, default_model: ModelText) -> None:
-    import json
-
     chats: list[list[dict[str, str]]] = [
         [{"role": "user", "content": "Hi!"}],
         [
@@ -115,6 +114,41 @@ def test_user_defined_tokens_are_text_that_is_one_token(toy_metadata: Any) -> No
     last = encoder.vocabulary.size - 1
     assert encoder.encode("<think> ", add_special=False).tolist() == [last]
     assert encoder.vocabulary.token_bytes[last] == b"<think> "
+
+
+@pytest.mark.parametrize("pre", ["smollm", "qwen2"])
+def test_no_text_has_fewer_tokens_than_its_bytes_ask_for(toy_metadata: Any, pre: str) -> None:
+    metadata = toy_metadata()
+    metadata["tokenizer.ggml.pre"] = pre
+    encoder = hf_encoder.from_gguf(metadata)
+    assert encoder.vocabulary.longest
+
+    @settings(deadline=None)
+    @given(st.text() | st.text(" he\u0301l\u1112\u1161\u11ab<|im_start|>") | st.integers(1, 200).map(" ".__mul__))
+    def check(text: str) -> None:
+        for add_special in (False, True):
+            assert encoder.vocabulary.least_tokens(text) <= len(encoder.encode(text, add_special=add_special))
+
+    check()
+
+
+def test_no_token_count_is_promised_where_text_may_be_dropped(toy_metadata: Any, tmp_path: Path) -> None:
+    def saved(**changes: Any) -> ModelText:
+        tokenizer = json.loads(hf_encoder.from_gguf(toy_metadata())._trusting.to_str())
+        (tmp_path / "tokenizer.json").write_text(json.dumps({**tokenizer, **changes}))
+        return load(tmp_path)
+
+    assert saved().encoder.vocabulary.longest
+    added = {"id": 1, "content": "<|im_start|>", "single_word": False, "lstrip": False, "normalized": False}
+    swallowing = {"added_tokens": [{**added, "rstrip": True, "special": True}]}
+    lower = {"normalizer": {"type": "Lowercase"}}
+    spaces = {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    dropping = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [spaces, level]}}
+    for changes in (swallowing, lower, dropping):
+        vocabulary = saved(**changes).encoder.vocabulary
+        assert vocabulary.longest is None
+        assert vocabulary.least_tokens("hello " * 1000) == 0
 
 
 @pytest.mark.parametrize("changes", [{"tokenizer.ggml.model": "llama"}, {"tokenizer.ggml.pre": "viking"}])

@@ -55,6 +55,18 @@ def test_bad_prompts_are_refused_with_a_reason(toy_model: Any, submit: pb.Submit
     assert caught.value.param
 
 
+@pytest.mark.parametrize(
+    "submit", [pb.Submit(text="hello " * 100_000), chat({"role": "user", "content": "<|im_end|> " * 100_000})]
+)
+def test_a_prompt_far_over_the_context_is_not_encoded(toy_model: Any, submit: pb.Submit) -> None:
+    """Encoding megabytes takes seconds, in which other long prompts wait."""
+    model = toy_model()
+    model.encoder.encode = None
+    with pytest.raises(RequestError, match=r"64 tokens.*63; the prompt has at least \d{5,} tokens") as caught:
+        prompt.encode(submit, model, LIMITS)
+    assert caught.value.code == "context_length_exceeded"
+
+
 def test_a_prompt_over_the_context_says_both_numbers(toy_model: Any) -> None:
     assert len(prompt.encode(ids(*[5] * 63), toy_model(), LIMITS)) == 63
     with pytest.raises(RequestError, match=r"64 tokens.*63; the prompt has 64 tokens") as caught:
