@@ -91,7 +91,7 @@ class Auth:
 
 def _read(path: str) -> tuple[Key, ...]:
     try:
-        return parse_keys(Path(path).read_text("utf-8"))
+        return parse_keys(Path(path).read_text("utf-8-sig"))  # some editors put a mark in front
     except (OSError, UnicodeDecodeError, SettingError) as error:
         raise SettingError(f"api-keys: {path}: {error}") from None
 

@@ -46,6 +46,13 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
         Auth(str(tmp_path / "keys"))
 
 
+def test_a_file_from_another_editor(tmp_path: Path) -> None:
+    """With a byte order mark and carriage returns."""
+    (tmp_path / "keys").write_bytes(b"\xef\xbb\xbfsk-1\r\nbob:sk-2\r\n")
+    auth = Auth(str(tmp_path / "keys"))
+    assert (auth.tenant("Bearer sk-1"), auth.tenant("Bearer sk-2")) == ("", "bob")
+
+
 def test_without_a_file_all_may_pass() -> None:
     auth = Auth("")
     assert auth.tenant(None) == ""
