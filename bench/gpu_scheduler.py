@@ -8,6 +8,7 @@ end of a graph (its last node stores the step's number) to the first instruction
 """
 
 import argparse
+import ctypes
 import functools
 import json
 import platform
@@ -23,7 +24,7 @@ from services.fabric import _ring
 from services.fabric._ring import Finish, SlotState
 from services.fabric.ring.layout import HEADER, RECORD, REPORT
 from services.gpu_backend.device import build, driver
-from services.gpu_backend.device.device_scheduler import DeviceScheduler
+from services.gpu_backend.device.device_scheduler import CONTROL, DeviceScheduler
 from services.gpu_backend.device.driver import Arguments, Device, Graph, Module, Stream
 from services.gpu_backend.device.ring_memory import DeviceRing, HostRing
 from services.gpu_backend.device.settings import DeviceSettings
@@ -38,6 +39,7 @@ CHAIN = np.dtype(
     + [(name, "<u8") for name in ("step", "target", "done", "window", "error", "failed_at")]
     + [(name, "<u8") for name in ("latencies", "gaps", "capacity", "relaunches", "left_at")]
 )
+DEVICE_NS_AT = int(CONTROL.fields["device_ns"][1])  # type: ignore[index]
 KEPT = 1 << 13
 SAMPLES = 200_000
 
@@ -47,6 +49,11 @@ def spread(ns: NDArray[Any]) -> dict[str, float]:
     p50, p99, most = np.percentile(ns, [50, 99, 100]) / 1000
     return {"p50": round(float(p50), 3), "p99": round(float(p99), 3), "max": round(float(most), 3),
             "mean": round(float(ns.mean()) / 1000, 3)}  # fmt: skip
+
+
+def word_at(array: Any) -> ctypes.c_uint64:
+    """A word of memory, to be read and written in tens of nanoseconds."""
+    return ctypes.c_uint64.from_address(array.ctypes.data)
 
 
 def read(address: int, count: int, dtype: Any) -> NDArray[Any]:
@@ -243,26 +250,28 @@ def doorbells(device: Device, times: int = 2000) -> dict[str, Any]:
     """Submits while a decode of 200 us a step runs. The two clocks are compared through the GPU's reports: what
     a report takes to arrive is in `seen` on top of the truth."""
     with serving(device, 200_000, HostRing, report_s=50e-6) as rig:
-        client, words = Client(rig, 2500), rig.scheduler._words
+        client = Client(rig, 2500)
         client.write(0, 4, 8000)  # as long as four slots have room
         client.ring()
         rig.until(lambda: rig.scheduler.counters()["decode_launches"] > 5)
+        report = word_at(rig.scheduler._control.view[DEVICE_NS_AT:])
         offsets = []
         for _ in range(3000):
-            last = words["device_ns"]
-            while (now := words["device_ns"]) == last:
+            last = report.value
+            while (now := report.value) == last:
                 pass
-            offsets.append(time.time_ns() - int(now))
+            offsets.append(time.time_ns() - now)
         offset = min(offsets)  # unix minus device time, and the quickest report's way
         shift = int(rig.scheduler._mission["clock_offset_ns"][0])
         seen, answered = [], []
         for i in range(times):
             slot = 4 + i % 400
             generation = client.write(slot, 1, 1)
-            before = client.words[slot]
+            word, bell = word_at(client.words[slot : slot + 1]), word_at(client.bells)
+            before, count = word.value, client.bell
             rung = time.time_ns()
-            client.ring()
-            while client.words[slot] == before:
+            bell.value = count
+            while word.value == before:
                 pass
             answered.append(time.time_ns() - rung)
             while client.state(slot) != SlotState.DECODE_COMPLETED:

@@ -36,10 +36,11 @@ struct Watched {
 
 // In shared memory.
 struct Board {
+  static constexpr uint32_t kForNow = 1, kForGood = 2;
   uint64_t seen[Watched::count];
   uint64_t broadcast[2];
   uint32_t version;  // grows whenever a word has changed
-  uint32_t leaves;   // the team has ended
+  uint32_t leaves;   // 0; kForNow or kForGood when the team has ended
   uint32_t ending;   // Ending that the watcher asks for; 0 none
 };
 
@@ -51,6 +52,7 @@ struct DevicePlatform {
   uint32_t launches = 0;      // of this execution; thread 0's
   uint32_t seen_version = 0;  // thread 0's
   uint64_t launched = 0;      // step in flight; thread 0's
+  uint64_t arrived = 0;       // step that `rest` has seen done; thread 0's
   uint32_t last_graph = kNone;
   uint64_t likely = 0;  // executable of the next step, if it is of the same graph; read while a step flies
 
@@ -97,12 +99,11 @@ struct DevicePlatform {
   __device__ static void store_relaxed(T* at, T value) {
     SystemAtomic<T>(*at).store(value, cuda::memory_order_relaxed);
   }
-  // Over a bus without atomics a swap is no more than this. It suffices: what the scheduler swaps is its own
-  // by the transition table, and a front end's swaps expect other words.
+  // Over a bus without atomics a swap is no more than a store. It suffices: what the scheduler swaps it has
+  // just read, it is its own by the transition table, and a front end's swaps expect other words.
   __device__ bool compare_exchange(uint64_t* at, uint64_t expected, uint64_t desired) const {
     if (!mission.ring_on_host)
       return SystemAtomic<uint64_t>(*at).compare_exchange_strong(expected, desired, cuda::memory_order_acq_rel);
-    if (load_acquire(at) != expected) return false;
     store_release(at, desired);
     return true;
   }
@@ -119,6 +120,13 @@ struct DevicePlatform {
     if (BlockAtomic<uint32_t>(board.ending).load(cuda::memory_order_relaxed) != 0)
       return static_cast<uint32_t>(Command::stop);
     return static_cast<uint32_t>(seen(Watched::command));
+  }
+
+  // Relaxed, because an acquire also empties the SM's L1 cache, and with it the scheduler's own state: 3 us at
+  // each step. What the graph wrote was in the L2 cache, which all SMs share, when its last node began; strong
+  // loads (load_relaxed) read there, and are made after this one's value is known.
+  __device__ bool step_done(const StepHeader&, uint64_t number) const {
+    return arrived == number || load_relaxed(&step.done_step) == number;
   }
 
   __device__ uint64_t clock_ns() const { return device_ns() + mission.clock_offset_ns; }
@@ -161,13 +169,16 @@ struct DevicePlatform {
       const bool flying = turn == Turn::flying;
       const uint64_t until = device_ns() + kLongestRest;
       for (;;) {
-        if (flying && load_relaxed(&step.done_step) == launched) break;
+        if (flying && load_relaxed(&step.done_step) == launched) {
+          arrived = launched;
+          break;
+        }
         const uint32_t version = BlockAtomic<uint32_t>(board.version).load(cuda::memory_order_acquire);
         if (version != seen_version || device_ns() > until) {
           seen_version = version;
           break;
         }
-        __nanosleep(flying ? 20 : 200);
+        if (!flying) __nanosleep(100);
       }
     }
     barrier();
@@ -192,22 +203,22 @@ struct Watcher {
   uint64_t last = 0, next_report = 0, host_moved = 0, last_host_beat = 0;
   uint32_t version = 0;
 
-  // One look at everything, by one load of the whole warp. A lease's word also holds its first slot.
-  __device__ void look(bool first) {
-    const bool watches = lane < Watched::count;
-    uint64_t value = watches ? DevicePlatform::load_relaxed(watched_word(mission, lane)) : 0;
+  // The lanes below `count` read their words, by one load of the warp.
+  __device__ uint64_t load(uint32_t count) const {
+    return lane < count ? DevicePlatform::load_relaxed(watched_word(mission, lane)) : 0;
+  }
+  // A lease's word also holds its first slot.
+  __device__ void note(uint64_t value, uint32_t count, bool first = false) {
     if (lane >= Watched::leases && lane < Watched::command) value &= 0xffffffff;
-    const bool changed = watches && (first || value != last);
+    const bool changed = lane < count && (first || value != last);
     if (changed) {
-      BlockAtomic<uint64_t>(board.seen[lane]).store(value, cuda::memory_order_release);
+      BlockAtomic<uint64_t>(board.seen[lane]).store(value, cuda::memory_order_relaxed);
       last = value;
     }
-    const bool counts = changed && lane != Watched::host_beat;
-    if (__any_sync(0xffffffff, counts)) {
-      __syncwarp();
-      ++version;
-      if (lane == 0) BlockAtomic<uint32_t>(board.version).store(version, cuda::memory_order_release);
-    }
+    if (!__any_sync(0xffffffff, changed && lane != Watched::host_beat)) return;
+    __syncwarp();
+    ++version;
+    if (lane == 0) BlockAtomic<uint32_t>(board.version).store(version, cuda::memory_order_release);
   }
 
   // The counters, one a lane, for whoever reads them on the host.
@@ -243,18 +254,33 @@ struct Watcher {
     }
   }
 
+  // Doorbells all the time, with several looks on their way at once; everything else now and then.
   __device__ void run() {
-    look(true);
+    constexpr uint32_t kOnTheWay = 3, kNowAndThen = 4, kDoorbells = Watched::leases;
+    note(load(Watched::count), Watched::count, true);
     __syncthreads();  // the team waits for the first look
-    while (BlockAtomic<uint32_t>(board.leaves).load(cuda::memory_order_acquire) == 0) {
-      const uint64_t now = __shfl_sync(0xffffffff, device_ns(), 0);
-      if (now >= next_report) report(now);
-      if (lane == 0) guard(now);
-      __syncwarp();
-      look(false);
-      __nanosleep(50);
+    uint64_t looks[kOnTheWay];
+    for (uint64_t& each : looks) each = load(kDoorbells);
+    uint32_t leaves = 0;
+    for (uint32_t round = 0; leaves == 0; ++round) {
+      const bool all = round % kNowAndThen == 0;
+      if (all) keep_house();
+      const uint64_t everything = load(all ? Watched::count : 0);
+#pragma unroll
+      for (uint64_t& each : looks) {
+        note(each, kDoorbells);
+        each = load(kDoorbells);
+      }
+      if (all) note(everything, Watched::count);
+      leaves = BlockAtomic<uint32_t>(board.leaves).load(cuda::memory_order_acquire);
     }
-    report(device_ns());
+    if (leaves == Board::kForGood) report(device_ns());
+  }
+  __device__ void keep_house() {
+    const uint64_t now = __shfl_sync(0xffffffff, device_ns(), 0);
+    if (now >= next_report) report(now);
+    if (lane == 0) guard(now);
+    __syncwarp();
   }
 };
 

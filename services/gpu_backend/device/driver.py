@@ -200,6 +200,16 @@ class Stream:
         call(driver.cuStreamDestroy, self.handle)
 
 
+def send(address: int, data: NDArray[Any], stream: Stream) -> None:
+    """On its way when this returns. `data` is registered memory, and stays as it is until the stream has waited."""
+    call(driver.cuMemcpyHtoDAsync, address, data.ctypes.data, data.nbytes, stream.handle)
+
+
+def fetch(data: NDArray[Any], address: int, stream: Stream) -> None:
+    """As `send`, the other way."""
+    call(driver.cuMemcpyDtoHAsync, data.ctypes.data, address, data.nbytes, stream.handle)
+
+
 class Graph:
     """A graph of kernels, one behind the other."""
 

@@ -30,7 +30,8 @@ __device__ void serve(const Mission& mission, Board& board) {
   Context<Platform> context(platform, mission.core, mission.ring, mission.engine, mission.agent);
   const Turn turn = run(context);
   const Ending ending = threadIdx.x == 0 ? hand_over(mission, board, turn) : Ending::runs;
-  if (threadIdx.x == 0) BlockAtomic<uint32_t>(board.leaves).store(1, cuda::memory_order_release);
+  const uint32_t leaves = ending == Ending::runs ? Board::kForNow : Board::kForGood;
+  if (threadIdx.x == 0) BlockAtomic<uint32_t>(board.leaves).store(leaves, cuda::memory_order_release);
   __syncthreads();  // the watcher has made its last report
   if (threadIdx.x == 0 && ending != Ending::runs)
     DevicePlatform::store_release(&mission.control->ended, static_cast<uint64_t>(ending));

@@ -37,7 +37,7 @@ template <class P>
 HOSTLESS_FN uint32_t look_up(Context<P>& c) {
   CoreState& s = c.s;
   if (s.flight.kind == 0) return Sky::clear;
-  if (c.p.load_acquire(&c.engine.step.done_step) == s.steps) {
+  if (c.p.step_done(c.engine.step, s.steps)) {
     s.event_count = 0;
     return c.p.load_relaxed(&c.engine.step.error) != 0 ? Sky::landed | Sky::failed : Sky::landed;
   }

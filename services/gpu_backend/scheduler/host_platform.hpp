@@ -26,6 +26,7 @@ struct HostAtomics {
   static bool compare_exchange(uint64_t* at, uint64_t expected, uint64_t desired) {
     return __atomic_compare_exchange_n(at, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   }
+  static bool step_done(const StepHeader& header, uint64_t step) { return load_acquire(&header.done_step) == step; }
   static uint64_t doorbell(const RingHeader& ring, uint32_t f) { return load_acquire(&ring.doorbells[f]); }
   static uint32_t lease(const RingHeader& ring, uint32_t f) { return load_acquire(&ring.leases[f].active); }
   static uint64_t orders_tail(const EngineMemory& agent) { return load_acquire(&agent.orders_tail); }

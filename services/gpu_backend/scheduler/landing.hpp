@@ -39,7 +39,7 @@ HOSTLESS_FN void land_sequence(Context<P>& c, uint32_t index, bool failed) {
   Finish finish = failed ? Finish::engine_error : Finish::none;
   if (!failed) {
     r.computed += l.flying;
-    if (l.sampled) finish = take_token(c, r, c.out_tokens[index]);
+    if (l.sampled) finish = take_token(c, r, c.p.load_relaxed(&c.out_tokens[index]));
     if (finish == Finish::none && l.cancelled) finish = Finish::cancelled;
   }
   l.flying = 0;

@@ -13,6 +13,8 @@
 //   doorbell(ring, f), lease(ring, f), orders_tail(agent), command(core)
 //                                words that others write and every turn looks at. They may be seen a
 //                                moment late, so that where they lie far away nobody waits for them
+//   step_done(header, step)      whether the graph of this step is done; then what it wrote is there to
+//                                load_relaxed
 //   clock_ns()                   unix time
 //   launch(graph, step)          starts a captured graph, fire-and-forget (B3)
 //   window_left()                launches that this parent execution may still make (B4)

@@ -98,7 +98,7 @@ class FrontEnd:
         slot, share, seed = self.share.slot_begin + i, self.share, self.random.randrange(1 << 32)
         prompt = prompt_tokens(seed, 1 + self.random.randrange(self.most_prompt))
         most, stop_id = 1 + self.random.randrange(self.most_tokens), self.random.randrange(VOCABULARY)
-        generation = _ring.next_generation(_ring.unpack_word(int(self.words[slot]))[2])
+        generation = _ring.next_generation(int(self.words[slot]) >> 8 & 0xFFFFFF)
         record = np.zeros((), RECORD)
         self._sequence = getattr(self, "_sequence", int(self.header["doorbells"][share.front_end])) + 1
         record["generation"], record["sequence"] = generation, self._sequence & 0xFFFFFFFF

@@ -20,7 +20,8 @@ from services.fabric.ring.layout import header_field_offset
 from services.gpu_backend.device import build, driver
 from services.gpu_backend.device.device_scheduler import DeviceScheduler
 from services.gpu_backend.device.driver import Arguments, Device, Graph, Module
-from services.gpu_backend.device.ring_memory import HostRing
+from services.gpu_backend.device.ring_memory import DeviceRing, HostRing
+from services.gpu_backend.device.ring_relay import RingRelay
 from services.gpu_backend.device.settings import DeviceSettings
 from services.gpu_backend.engine import ModelGeometry, StepKind
 from services.gpu_backend.engines.cuda.contract import StepMemory
@@ -90,6 +91,9 @@ class Rig:
             device_settings=own or DeviceSettings(deadline_s=110.0),
         )  # fmt: skip
         self.scheduler.start()
+        self.relay = RingRelay(self.memory, geometry, device) if isinstance(self.memory, DeviceRing) else None
+        if self.relay is not None:
+            self.relay.start()
         self.until(lambda: self.state == EngineState.SERVING)
 
     @property
@@ -122,6 +126,8 @@ class Rig:
             if kind is None:
                 self.scheduler.check()
         finally:
+            if self.relay is not None:
+                self.relay.stop()
             if self.scheduler.stopped:
                 self.scheduler.close()
                 self.engine.close()

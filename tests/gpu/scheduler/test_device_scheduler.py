@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from services.fabric._ring import EngineState, LeaseState
-from services.gpu_backend.scheduler.settings import SchedulerSettings
-from tests.gpu.scheduler.rig import MOST_PROMPT, MOST_TOKENS, ROOT, Rig, summary_of
+pytest.importorskip("cuda.bindings", reason="NOT RUN: CUDA's Python bindings are missing: pip install 'hostless[cuda]'")
+
+from services.fabric._ring import EngineState, LeaseState  # noqa: E402
+from services.gpu_backend.device.ring_memory import DeviceRing  # noqa: E402
+from services.gpu_backend.scheduler.settings import SchedulerSettings  # noqa: E402
+from tests.gpu.scheduler.rig import MOST_PROMPT, MOST_TOKENS, ROOT, Rig, summary_of  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -39,6 +42,23 @@ def test_every_token_is_right_under_evictions_chunks_cancels_and_relaunches(
         if settings is TIGHT:
             assert n["preemptions"] > 0, "no eviction was seen: the test has lost its point"
             assert summaries[0]["chunks"] > 1000
+        rig.until(lambda: rig.scheduler.counters()["free_pages"] == settings.pages)
+
+
+@pytest.mark.parametrize("settings", [TIGHT, ROOMY], ids=["tight", "roomy"])
+def test_the_ring_may_lie_in_the_gpus_memory(device: Any, settings: SchedulerSettings) -> None:
+    with Rig(device, settings, make_ring=DeviceRing) as rig:
+        processes = [
+            rig.front_end(0, requests=150, cancel_one_in=1000),
+            rig.front_end(1, requests=150, spoil_one_in=10),
+        ]
+        for process in processes:
+            summary = summary_of(process)
+            assert summary["wrong"] == []
+            assert summary["requests"] == 150
+        assert rig.scheduler.counters()["illegal_transitions"] == 0
+        rig.ring.end(0)
+        rig.until(lambda: rig.ring.lease_state(0) == LeaseState.FREE)
         rig.until(lambda: rig.scheduler.counters()["free_pages"] == settings.pages)
 
 
