@@ -95,7 +95,7 @@ class Bench:
         self._driven.launch(kind, size)
         assert own.header["error"][0] == 0, "the step failed"
         shape = next(each for each in self._engine.graph_sizes(kind) if each >= size)
-        graph = self._driven.replay(kind, shape)
+        graph = self._driven.graph(kind, shape)
         times = []
         for _ in range(3):
             graph.replay()

@@ -70,8 +70,8 @@ class PagedAttention:
             step.block_tables, self._pool[:, layer], buffers.attended, buffers.partials, buffers.sums,
             step.block_tables.shape[1], self._pool.stride(0), self._scale,
             HEADS=config.heads, KV_HEADS=config.kv_heads, HALF=config.head_dim // 2,
-            GROUP=self._group, MOST_SPLITS=splits, PRECISION="ieee", STAGES=1 if self._wide else _DECODE_STAGES, num_warps=4,
-            **self._overlap,
+            GROUP=self._group, MOST_SPLITS=splits, PRECISION="ieee",
+            STAGES=1 if self._wide else _DECODE_STAGES, num_warps=4, **self._overlap,
         )  # fmt: skip
         combine_splits[(config.heads, rows)](
             buffers.partials, buffers.sums, buffers.positions, buffers.split_pages, buffers.attended,

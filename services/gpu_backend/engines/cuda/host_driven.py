@@ -92,7 +92,7 @@ class HostDrivenGraphEngine:
         if int(self.own.header["done_step"][0]) != int(self.own.header["step"][0]):
             raise EngineError(f"the {kind.name.lower()} graph ended without raising done_step")
 
-    def replay(self, kind: StepKind, size: int) -> torch.cuda.CUDAGraph:
+    def graph(self, kind: StepKind, size: int) -> torch.cuda.CUDAGraph:
         """The captured graph of exactly this shape, for measuring."""
         return self._graphs[kind, size]
 

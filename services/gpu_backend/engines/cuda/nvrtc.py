@@ -35,7 +35,8 @@ class KernelModule:
     ) -> None:
         """Tensors go as pointers, ints as int32, floats as float32.
 
-        shared_bytes: of dynamic shared memory. overlap: programmatic dependent launch; the kernel itself must wait for those before it.
+        shared_bytes: of dynamic shared memory.
+        overlap: programmatic dependent launch; the kernel itself must wait for those before it.
         """
         function = self._function(kernel, shared_bytes)
         values, types = zip(*map(_parameter, arguments), strict=True)
