@@ -5,6 +5,7 @@ block that was evicted can't delete the file of the same block written again.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,11 @@ class Disk:
             raise Refused(str(error)) from error
         except OSError as error:
             log.error("a block could not be written", extra={"key": block.key.hex(), "reason": str(error)})
+            if error.errno in (
+                errno.ENOSPC,
+                errno.EDQUOT,
+            ):  # the disk is smaller than the store may be, or others fill it
+                await self._evict(block.file_bytes)
             raise Refused(f"disk: {error.strerror or error}") from error
         finally:
             self.index.unpin(parent)
@@ -95,6 +101,12 @@ class Disk:
     async def close(self) -> None:
         await self._change(self.engine.close)
         self._changes.shutdown()
+
+    async def _evict(self, size: int) -> None:
+        """Makes room on the disk for the next block, so that the old ones don't keep new ones out for ever."""
+        evicted = self.index.evict(size)
+        self.counters.blocks_evicted += len(evicted)
+        await self._remove(evicted)
 
     async def _remove(self, blocks: list[Block]) -> None:
         """A file that can't be removed comes back to the index at the next start; until then it is only lost room."""

@@ -104,6 +104,15 @@ class Index:
         self.reserved += size
         return [entry.block for entry in evicted]
 
+    def evict(self, size: int) -> list[Block]:
+        """Evicts `size` bytes or a little more, leaves first, or as much as is not pinned; the files must go."""
+        evicted: list[Block] = []
+        while size > 0 and (victim := self._pop_oldest_leaf()) is not None:
+            self._unlink(victim)
+            evicted.append(victim.block)
+            size -= victim.block.file_bytes
+        return evicted
+
     def unreserve(self, size: int) -> None:
         self.reserved -= size
 

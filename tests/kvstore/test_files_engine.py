@@ -134,6 +134,25 @@ def test_a_failing_disk_leaves_nothing(
     engine.close()
 
 
+def test_folders_where_files_belong_do_not_keep_a_store_from_starting(root: Path, tools: Any) -> None:
+    first, second = tools.chain(2)
+    engine = FileEngine(root)
+    put(engine, first, tools.payload(first))
+    engine.close()
+    for path in (engine._path(second.key), root / "writing" / "0"):
+        (path / "more").mkdir(parents=True)
+    engine = FileEngine(root)
+    assert engine.scan() == ([first], 1)
+    for _ in range(2):
+        with pytest.raises((IsADirectoryError, FileExistsError)):
+            put(engine, second, tools.payload(second))
+    (engine._path(second.key) / "more").rmdir()
+    engine._path(second.key).rmdir()
+    put(engine, second, tools.payload(second))
+    assert load(engine, second) == tools.payload(second)
+    engine.close()
+
+
 def test_one_store_a_folder(root: Path) -> None:
     engine = FileEngine(root)
     with pytest.raises(SettingError, match="in use by another store"):

@@ -1,5 +1,7 @@
 """The index against a naive model: same lookups, same victims, rules kept after every step."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -41,21 +43,28 @@ class Naive:
     def children(self, key: bytes) -> list[bytes]:
         return [k for k, block in self.blocks.items() if block.position and block.parent == key]
 
+    def may_go(self) -> Iterator[Block]:
+        """What eviction takes, in its order, until nothing is free."""
+        gone: list[bytes] = []
+        while free := [
+            key
+            for key in self.blocks
+            if key not in gone
+            and not any(key in pinned for pinned in self.pins)
+            and all(child in gone for child in self.children(key))
+        ]:
+            gone.append(min(free, key=lambda key: self.used[key]))
+            yield self.blocks[gone[-1]]
+
     def victims(self, size: int, reserved: int) -> list[bytes] | None:
         gone: list[bytes] = []
         total = sum(block.file_bytes for block in self.blocks.values()) + reserved
+        order = self.may_go()
         while total + size > CAPACITY:
-            free = [
-                key
-                for key in self.blocks
-                if key not in gone
-                and not any(key in pinned for pinned in self.pins)
-                and all(child in gone for child in self.children(key))
-            ]
-            if not free:
+            if (block := next(order, None)) is None:
                 return None
-            gone.append(min(free, key=lambda key: self.used[key]))
-            total -= self.blocks[gone[-1]].file_bytes
+            gone.append(block.key)
+            total -= block.file_bytes
         return gone
 
     def subtree(self, key: bytes) -> set[bytes]:
@@ -104,6 +113,19 @@ class IndexAgainstModel(RuleBasedStateMachine):
             self.reserved.append(size)
             for key in expected:
                 del self.model.blocks[key]
+
+    @rule(size=st.integers(1, 3000))
+    def evict(self, size: int) -> None:
+        expected: list[bytes] = []
+        left = size
+        for block in self.model.may_go():
+            if left <= 0:
+                break
+            expected.append(block.key)
+            left -= block.file_bytes
+        assert [block.key for block in self.index.evict(size)] == expected
+        for key in expected:
+            del self.model.blocks[key]
 
     @precondition(lambda self: self.reserved)
     @rule()

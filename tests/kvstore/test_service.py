@@ -357,6 +357,30 @@ async def test_a_full_disk_is_a_clean_refusal(start: Any, tools: Any, tmp_path: 
         assert (stats.blocks, stats.bytes, stats.tickets) == (0, 0, 0)
 
 
+class SmallDisk(FileEngine):
+    """Has room for four blocks."""
+
+    def put(self, *arguments: Any) -> None:
+        if len(list(self._blocks.glob("*/*/*"))) >= 4:
+            raise OSError(28, "No space left on device")
+        super().put(*arguments)
+
+
+async def test_a_disk_smaller_than_the_store_may_be_takes_new_blocks_for_old(
+    start: Any, tools: Any, region: Any, tmp_path: Path
+) -> None:
+    old, new = tools.chain(4), tools.chain(2, seed=1)
+    async with start(SmallDisk(tmp_path / "store")) as store:
+        await tools.put(store.client, old)
+        for block in new:
+            assert await tools.put(store.client, [block]) == ["disk: No space left on device"]
+            assert await tools.put(store.client, [block]) == [""]
+        assert await tools.get(store.client, new, region) == 2
+        assert await tools.get(store.client, old, region) == 2
+        stats = await store.client.stats()
+        assert (stats.blocks, stats.blocks_evicted, stats.bytes) == (4, 2, 4 * old[0].file_bytes)
+
+
 async def test_two_writers_of_the_same_chain_both_end_well(start: Any, tools: Any, region: Any) -> None:
     blocks = tools.chain(8)
     async with start() as store:

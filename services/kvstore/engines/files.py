@@ -10,6 +10,7 @@ Publishing is a rename after fsync, then an fsync of the folder; only then does 
 import errno
 import fcntl
 import itertools
+import logging
 import os
 from collections.abc import Iterable
 from io import FileIO
@@ -20,6 +21,8 @@ from crc32c import crc32c
 from services.common.settings import SettingError
 from services.kvstore.block import HEADER_BYTES, BadBlock, Block, decode_header, encode_header
 from services.kvstore.engines import PIECE_BYTES, Sink
+
+log = logging.getLogger(__name__)
 
 
 class FileEngine:
@@ -45,14 +48,14 @@ class FileEngine:
 
     def scan(self) -> tuple[list[Block], int]:
         for left_over in self._writing.iterdir():
-            left_over.unlink()
+            _throw_away(left_over)
         found: list[tuple[int, Block]] = []
         broken = 0
         for path in self._blocks.glob("*/*/*"):
             try:
                 found.append(self._inspect(path))
             except (BadBlock, OSError):
-                path.unlink(missing_ok=True)
+                _throw_away(path)
                 broken += 1
         found.sort(key=lambda pair: pair[0])
         return [block for _, block in found], broken
@@ -100,6 +103,14 @@ class FileEngine:
         folder.mkdir(parents=True, exist_ok=True)
         _sync_folder(folder.parent)
         _sync_folder(folder.parent.parent)
+
+
+def _throw_away(path: Path) -> None:
+    """Or leaves it where it is: a folder that someone put there must not keep a store from starting."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("not a block, and can't be removed", extra={"path": str(path), "reason": str(error)})
 
 
 def _load(file: FileIO, block: Block, sink: Sink) -> None:
