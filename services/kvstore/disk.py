@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+FULL_SHARE = 16
+"""One part in so many of what is stored goes when the disk is full: room for many writes, as each that fails costs the
+blocks that were to follow it."""
+
 
 @dataclass(slots=True)
 class Counters:
@@ -80,7 +84,7 @@ class Disk:
                 errno.ENOSPC,
                 errno.EDQUOT,
             ):  # the disk is smaller than the store may be, or others fill it
-                await self._evict(block.file_bytes)
+                await self._evict(max(block.file_bytes, self.index.stored // FULL_SHARE))
             raise Refused(f"disk: {error.strerror or error}") from error
         finally:
             self.index.unpin(parent)
@@ -103,7 +107,7 @@ class Disk:
         self._changes.shutdown()
 
     async def _evict(self, size: int) -> None:
-        """Makes room on the disk for the next block, so that the old ones don't keep new ones out for ever."""
+        """Makes room on the disk for the next blocks, so that the old ones don't keep new ones out for ever."""
         evicted = self.index.evict(size)
         self.counters.blocks_evicted += len(evicted)
         await self._remove(evicted)

@@ -358,10 +358,10 @@ async def test_a_full_disk_is_a_clean_refusal(start: Any, tools: Any, tmp_path: 
 
 
 class SmallDisk(FileEngine):
-    """Has room for four blocks."""
+    """Has room for 32 blocks."""
 
     def put(self, *arguments: Any) -> None:
-        if len(list(self._blocks.glob("*/*/*"))) >= 4:
+        if len(list(self._blocks.glob("*/*/*"))) >= 32:
             raise OSError(28, "No space left on device")
         super().put(*arguments)
 
@@ -369,16 +369,17 @@ class SmallDisk(FileEngine):
 async def test_a_disk_smaller_than_the_store_may_be_takes_new_blocks_for_old(
     start: Any, tools: Any, region: Any, tmp_path: Path
 ) -> None:
-    old, new = tools.chain(4), tools.chain(2, seed=1)
+    old, new = tools.chain(32), tools.chain(3, seed=1)
     async with start(SmallDisk(tmp_path / "store")) as store:
-        await tools.put(store.client, old)
-        for block in new:
-            assert await tools.put(store.client, [block]) == ["disk: No space left on device"]
-            assert await tools.put(store.client, [block]) == [""]
-        assert await tools.get(store.client, new, region) == 2
-        assert await tools.get(store.client, old, region) == 2
+        assert await tools.put(store.client, old) == [""] * 32
+        full = "disk: No space left on device"
+        assert await tools.put(store.client, new) == [full, "no parent", "no parent"]
+        assert await tools.put(store.client, new) == ["", "", full]
+        assert await tools.put(store.client, new[2:]) == [""]
+        assert await tools.get(store.client, new, region) == 3
+        assert await tools.get(store.client, old, region) == 28
         stats = await store.client.stats()
-        assert (stats.blocks, stats.blocks_evicted, stats.bytes) == (4, 2, 4 * old[0].file_bytes)
+        assert (stats.blocks, stats.blocks_evicted, stats.bytes) == (31, 4, 31 * old[0].file_bytes)
 
 
 async def test_two_writers_of_the_same_chain_both_end_well(start: Any, tools: Any, region: Any) -> None:
