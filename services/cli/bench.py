@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from services.cli.chat import URL
+from services.cli.chat import here
 from services.cli.console import terminal
 from services.cli.mesh import run_folder
 from services.cli.openai_api import OpenAiApi
@@ -31,7 +31,7 @@ class Endpoint(StrEnum):
 
 
 def bench(
-    url: Annotated[str, typer.Option(envvar="HOSTLESS_URL", help="Any OpenAI endpoint.")] = URL,
+    url: Annotated[str, typer.Option(envvar="HOSTLESS_URL", help="Any OpenAI endpoint. Default: the mesh here.")] = "",
     model: Annotated[str, typer.Option(help="Default: the first that the server names.")] = "",
     requests: Annotated[int, typer.Option("--requests", "-n", help="How many in all.", min=1)] = 100,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", help="Closed loop: so many at once.", min=1)] = 16,
@@ -72,7 +72,7 @@ def bench(
     from services.cli.load.summary import summarize
     from services.cli.load.workload import Workload
 
-    api = OpenAiApi(url, api_key)
+    api = OpenAiApi(url or here(), api_key)
     load = Workload(
         model=model or api.models()[0],
         endpoint=endpoint.value,

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from services.cli.conversation import Conversation
 from services.cli.errors import CliError
+from services.cli.mesh import run_folder
 from services.cli.openai_api import OpenAiApi
 
 URL = "http://127.0.0.1:8000"
@@ -19,7 +20,7 @@ HELP = """  /reset         forget the conversation      /system TEXT   set the s
 
 def chat(
     message: Annotated[str, typer.Option("--message", "-m", help="Ask this, print the answer, leave. -: stdin.")] = "",
-    url: Annotated[str, typer.Option(envvar="HOSTLESS_URL", help="Any OpenAI endpoint.")] = URL,
+    url: Annotated[str, typer.Option(envvar="HOSTLESS_URL", help="Any OpenAI endpoint. Default: the mesh here.")] = "",
     model: Annotated[str, typer.Option(help="Default: the first that the server names.")] = "",
     system: Annotated[str, typer.Option(help="System message.")] = "",
     temperature: Annotated[float | None, typer.Option(help="0: greedy. Default: the server's.", min=0, max=2)] = None,
@@ -39,7 +40,7 @@ def chat(
 
     git diff | hostless chat -m - --system "Write a commit message for this diff."
     """
-    api = OpenAiApi(url, api_key)
+    api = OpenAiApi(url or here(), api_key)
     given = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
     body: dict[str, Any] = {"model": model or _first(api), **{k: v for k, v in given.items() if v is not None}}
     talk = Conversation(api, body, system, stats)
@@ -47,6 +48,12 @@ def chat(
         talk.ask(sys.stdin.read() if message == "-" else message)
         return
     _interactive(talk, str(body["model"]))
+
+
+def here() -> str:
+    """URL of the newest mesh that runs on this machine, or the one it would have by default."""
+    mesh = run_folder.find()
+    return mesh.url if mesh else URL
 
 
 def _first(api: OpenAiApi) -> str:

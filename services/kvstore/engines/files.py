@@ -41,7 +41,10 @@ class FileEngine:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise SettingError(f"path: {root} is in use by another store; stop it or give another path") from None
+            raise SettingError(
+                f"path: {root} is in use by another store; stop that, or give another folder: --path, or "
+                "HOSTLESS_STORE; or start without a store (hostless up --no-kvstore)"
+            ) from None
 
     def close(self) -> None:
         os.close(self._lock)
