@@ -8,6 +8,10 @@ from services.gateway.errors import SERVER_ERROR, ApiError
 from services.gateway.metrics import Metrics
 
 
+def error_response(error: ApiError) -> Response:
+    return Response(error.body(), error.status, error.headers, "application/json")
+
+
 class Failures:
     """Starlette's exception handlers."""
 
@@ -16,10 +20,12 @@ class Failures:
 
     def response(self, error: ApiError) -> Response:
         self._metrics.refused[error.code or str(error.status)] += 1
-        return Response(error.body(), error.status, error.headers, "application/json")
+        return error_response(error)
 
     async def api_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
+        if request.url.path == "/ready":  # an answer to a probe, not a request that was refused
+            return error_response(error)
         return self.response(error)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
