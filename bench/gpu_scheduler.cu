@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(kBlock, 1) scan_slots(const __grid_
   __shared__ Board board;
   if (threadIdx.x >= kTeam) return;
   DevicePlatform platform{board, mission, static_cast<EngineMemory*>(mission.engine)->step};
-  Context<DevicePlatform> c(platform, mission.core, mission.ring, mission.engine, mission.agent);
+  Context<DevicePlatform> c(platform, mission.core, mission.core, mission.ring, mission.engine, mission.agent);
   for (uint32_t i = 0; i < times; ++i) {
     DevicePlatform::barrier();
     const uint64_t begin = device_ns();

@@ -52,10 +52,11 @@ struct Stopwatch : DevicePlatform {
 
 extern "C" __global__ void __launch_bounds__(kBlock, 1) hostless_scheduler(const __grid_constant__ Mission mission) {
   __shared__ Board board;
+  extern __shared__ uint4 hot[];
   if (threadIdx.x == 0) {
     marked = kMarks;  // the first turn has no beginning
     flew = false;
   }
-  serve<Stopwatch>(mission, board);
+  serve<Stopwatch>(mission, board, hot);
 }
 extern "C" __global__ void hostless_clock(uint64_t* now) { *now = device_ns(); }

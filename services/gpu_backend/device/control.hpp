@@ -42,6 +42,8 @@ struct Mission {
   uint64_t report_ns;           // between two reports to Control
   uint32_t launch_window;       // fire-and-forget launches an execution (B4), at most 120
   uint32_t ring_on_host;
+  uint32_t hot_bytes;           // of the core, kept in shared memory while an execution lasts
+  uint32_t reserved;
 };
 
 }  // namespace hostless

@@ -28,7 +28,7 @@ NumpyBytes zeroed(uint64_t bytes) {
   return NumpyBytes(memory, {align64(bytes)}, nb::capsule(memory, [](void* p) noexcept { std::free(p); }));
 }
 
-// The first memory of core and engine: to be copied to the GPU before the scheduler starts.
+// The first memory of core and engine, to be copied to the GPU before the scheduler starts; and the core's hot_bytes.
 nb::tuple images(Bytes ring, nb::dict given, std::vector<uint32_t> decode_graphs,
                  std::vector<uint32_t> prefill_graphs) {
   Settings g{};
@@ -43,7 +43,7 @@ nb::tuple images(Bytes ring, nb::dict given, std::vector<uint32_t> decode_graphs
   NumpyBytes core = zeroed(core_bytes(g, graphs)), engine = zeroed(engine_geometry(g).size_bytes);
   set_up_core(core.data(), g, graphs);
   *reinterpret_cast<EngineMemory*>(engine.data()) = engine_geometry(g);
-  return nb::make_tuple(core, engine);
+  return nb::make_tuple(core, engine, reinterpret_cast<const CoreState*>(core.data())->hot_bytes);
 }
 
 nb::dict engine_layout(Bytes engine) {
@@ -64,7 +64,7 @@ nb::dict engine_layout(Bytes engine) {
 std::string check(Bytes core, Bytes ring, Bytes engine, Bytes agent) {
   struct Nobody : SingleThread {
   } nobody;
-  Context<Nobody> context(nobody, core.data(), ring.data(), engine.data(), agent.data());
+  Context<Nobody> context(nobody, core.data(), core.data(), ring.data(), engine.data(), agent.data());
   return Check<Nobody>(context).run();
 }
 
@@ -116,6 +116,7 @@ nb::dict mission_layout() {
   FIELD(core, "<u8"), FIELD(ring, "<u8"), FIELD(engine, "<u8"), FIELD(agent, "<u8"), FIELD(control, "<u8");
   FIELD(executables, "<u8"), FIELD(clock_offset_ns, "<u8"), FIELD(deadline_ns, "<u8");
   FIELD(host_patience_ns, "<u8"), FIELD(report_ns, "<u8"), FIELD(launch_window, "<u4"), FIELD(ring_on_host, "<u4");
+  FIELD(hot_bytes, "<u4");
 #undef FIELD
   return fields.dtype();
 }

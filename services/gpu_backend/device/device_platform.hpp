@@ -4,6 +4,7 @@
 // at (doorbells, leases, the tail of the orders, the host's command), and keeps what it saw in shared
 // memory. A read of host memory takes over a microsecond; so the team never waits for one. What the watcher
 // saw is a reason to look, and no more: what a word announces is read after the word itself, with acquire.
+// It holds still while the team is between two steps: a fence of the team would wait for the watcher's reads.
 #pragma once
 #include <cuda/atomic>
 
@@ -14,7 +15,7 @@ namespace hostless {
 
 constexpr uint32_t kTeam = 256, kBlock = kTeam + 32;
 constexpr uint32_t kTeamBarrier = 1;
-constexpr uint64_t kLongestRest = 200'000, kGrace = 1'000'000'000;  // ns
+constexpr uint64_t kLongestRest = 200'000, kLongestHurry = 50'000, kGrace = 1'000'000'000;  // ns
 constexpr uint32_t kLaunchAttempts = 16;
 
 template <class T>
@@ -42,6 +43,7 @@ struct Board {
   uint32_t version;  // grows whenever a word has changed
   uint32_t leaves;   // 0; kForNow or kForGood when the team has ended
   uint32_t ending;   // Ending that the watcher asks for; 0 none
+  uint32_t hurries;  // the team is between two steps
 };
 
 struct DevicePlatform {
@@ -52,7 +54,6 @@ struct DevicePlatform {
   uint32_t launches = 0;      // of this execution; thread 0's
   uint32_t seen_version = 0;  // thread 0's
   uint64_t launched = 0;      // step in flight; thread 0's
-  uint64_t arrived = 0;       // step that `rest` has seen done; thread 0's
   uint32_t last_graph = kNone;
   uint64_t likely = 0;  // executable of the next step, if it is of the same graph; read while a step flies
 
@@ -122,11 +123,8 @@ struct DevicePlatform {
     return static_cast<uint32_t>(seen(Watched::command));
   }
 
-  // Relaxed, because an acquire also empties the SM's L1 cache, and with it the scheduler's own state: 3 us at
-  // each step. What the graph wrote was in the L2 cache, which all SMs share, when its last node began; strong
-  // loads (load_relaxed) read there, and are made after this one's value is known.
-  __device__ bool step_done(const StepHeader&, uint64_t number) const {
-    return arrived == number || load_relaxed(&step.done_step) == number;
+  __device__ static bool step_done(const StepHeader& header, uint64_t number) {
+    return load_acquire(&header.done_step) == number;
   }
 
   __device__ uint64_t clock_ns() const { return device_ns() + mission.clock_offset_ns; }
@@ -147,6 +145,7 @@ struct DevicePlatform {
     }
     last_graph = graph;
     likely = executable(graph, number + 1);
+    hurry(0);
     if (flies) return;
     store_relaxed(&step.error, 1u);  // nothing will compute it
     store_release(&step.done_step, number);
@@ -162,15 +161,18 @@ struct DevicePlatform {
   }
   __device__ uint32_t window_left() const { return mission.launch_window - launches; }
 
+  __device__ void hurry(uint32_t does) { BlockAtomic<uint32_t>(board.hurries).store(does, cuda::memory_order_relaxed); }
+
   // Until something has happened: the step landed, a watched word changed, or it is time to look round.
   __device__ void rest(Turn turn) {
     if (turn == Turn::progress) return;
     if (thread() == 0) {
       const bool flying = turn == Turn::flying;
+      hurry(0);
       const uint64_t until = device_ns() + kLongestRest;
       for (;;) {
         if (flying && load_relaxed(&step.done_step) == launched) {
-          arrived = launched;
+          hurry(1);
           break;
         }
         const uint32_t version = BlockAtomic<uint32_t>(board.version).load(cuda::memory_order_acquire);
@@ -198,6 +200,7 @@ __device__ inline const uint64_t* watched_word(const Mission& m, uint32_t index)
 
 struct Watcher {
   Board& board;
+  const CoreState& state;
   const Mission& mission;
   const uint32_t lane = threadIdx.x % 32;
   uint64_t last = 0, next_report = 0, host_moved = 0, last_host_beat = 0;
@@ -225,7 +228,6 @@ struct Watcher {
   __device__ void report(uint64_t now) {
     constexpr uint32_t count = sizeof(Counters) / sizeof(uint64_t);
     static_assert(count <= 32);
-    const auto& state = *static_cast<const CoreState*>(mission.core);
     const auto* from = reinterpret_cast<const uint64_t*>(&state.counters);
     auto* to = reinterpret_cast<uint64_t*>(&mission.control->counters);
     if (lane < count) DevicePlatform::store_relaxed(to + lane, DevicePlatform::load_relaxed(from + lane));
@@ -263,6 +265,7 @@ struct Watcher {
     for (uint64_t& each : looks) each = load(kDoorbells);
     uint32_t leaves = 0;
     for (uint32_t round = 0; leaves == 0; ++round) {
+      hold_still();
       const bool all = round % kNowAndThen == 0;
       if (all) keep_house();
       const uint64_t everything = load(all ? Watched::count : 0);
@@ -275,6 +278,11 @@ struct Watcher {
       leaves = BlockAtomic<uint32_t>(board.leaves).load(cuda::memory_order_acquire);
     }
     if (leaves == Board::kForGood) report(device_ns());
+  }
+  __device__ void hold_still() const {
+    const uint64_t until = device_ns() + kLongestHurry;
+    while (BlockAtomic<uint32_t>(board.hurries).load(cuda::memory_order_relaxed) != 0 && device_ns() < until)
+      __nanosleep(20);
   }
   __device__ void keep_house() {
     const uint64_t now = __shfl_sync(0xffffffff, device_ns(), 0);

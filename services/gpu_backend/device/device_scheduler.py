@@ -69,7 +69,7 @@ class DeviceScheduler:
         self._module = Module(build.cubin(self.source, device.capability))
         self._stream = Stream()
         shapes = [(kind, size) for kind in (StepKind.DECODE, StepKind.PREFILL) for size in engine.graph_sizes(kind)]
-        core, memory = _device.images(
+        core, memory, self._hot_bytes = _device.images(
             ring=ring.host_view,
             settings=_core_settings(settings, max_context, engine.geometry.vocab),
             decode_graphs=[size for kind, size in shapes if kind == StepKind.DECODE],
@@ -128,7 +128,9 @@ class DeviceScheduler:
         m["deadline_ns"] = device_now + round(own.deadline_s * 1e9) if own.deadline_s else 0
         m["host_patience_ns"] = round(own.host_patience_s * 1e9)
         m["launch_window"], m["ring_on_host"] = own.launch_window, self._ring.on_host
-        self._graph.add(self._module.function("hostless_scheduler"), 1, _TEAM_AND_WATCHER, Arguments([m]))
+        m["hot_bytes"] = self._hot_bytes
+        kernel = self._module.function("hostless_scheduler")
+        self._graph.add(kernel, 1, _TEAM_AND_WATCHER, Arguments([m]), self._hot_bytes)
         self._executable = driver.instantiate(self._graph.handle, self._stream)
         self._stream.wait()
         self._stream.launch_graph(self._executable)

@@ -217,13 +217,16 @@ class Graph:
         self.handle = call(driver.cuGraphCreate, 0)
         self._last: list[Any] = []
 
-    def add(self, function: Any, grid: int, block: int, arguments: Arguments) -> None:
+    def add(self, function: Any, grid: int, block: int, arguments: Arguments, shared_bytes: int = 0) -> None:
+        largest = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        if shared_bytes:
+            call(driver.cuFuncSetAttribute, function, largest, shared_bytes)
         pointers = arguments.pointers()
         node = driver.CUDA_KERNEL_NODE_PARAMS()
         node.func = function
         node.gridDimX, node.gridDimY, node.gridDimZ = grid, 1, 1
         node.blockDimX, node.blockDimY, node.blockDimZ = block, 1, 1
-        node.sharedMemBytes = 0
+        node.sharedMemBytes = shared_bytes
         node.kernelParams = ctypes.addressof(pointers)
         self._last = [call(driver.cuGraphAddKernelNode, self.handle, self._last or None, len(self._last), node)]
 

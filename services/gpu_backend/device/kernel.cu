@@ -13,7 +13,8 @@ struct Plain : DevicePlatform {};
 
 extern "C" __global__ void __launch_bounds__(kBlock, 1) hostless_scheduler(const __grid_constant__ Mission mission) {
   __shared__ Board board;
-  serve<Plain>(mission, board);
+  extern __shared__ uint4 hot[];
+  serve<Plain>(mission, board, hot);
 }
 
 // The GPU's clock, to be set against the host's.

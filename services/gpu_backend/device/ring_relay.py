@@ -34,6 +34,7 @@ class RingRelay:
         host, slots = ring.host_view, geometry.slots
         self._span = self._at["words_offset"] + 8 * slots  # header and words: one copy
         self._mirror = MappedMemory(self._span)
+        self._snapshot = MappedMemory(self._span)
         self._header, self._words = self._views(host, slots)
         self._device_header, self._device_words = self._views(self._mirror.view, slots)
         self._cancels = host[self._at["cancels_offset"] :][: 4 * slots].view(np.uint32)
@@ -58,6 +59,7 @@ class RingRelay:
         self._ending.set()
         self._thread.join()
         self._mirror.close()
+        self._snapshot.close()
         self._registered.close()
         self._stream.close()
         if self._failure is not None:
@@ -112,8 +114,9 @@ class RingRelay:
     # --- to the GPU ---
 
     def _up(self) -> None:
-        words = self._words.copy()  # what comes later goes with the next round
-        bells, leases = self._header["doorbells"].copy(), self._leases(self._ring.host_view).view(np.uint8).copy()
+        self._snapshot.view[:] = self._ring.host_view[: self._span]  # what comes later goes with the next round
+        header, words = self._views(self._snapshot.view, len(self._words))
+        bells, leases = header["doorbells"].copy(), self._leases(self._snapshot.view).view(np.uint8).copy()
         changed = np.flatnonzero(words != self._known)
         for slot in changed.tolist():
             if int(words[slot] & _STATE) in _PENDING:
@@ -124,14 +127,14 @@ class RingRelay:
         self._stream.wait()
         for slot in changed.tolist():
             self._known[slot] = words[slot]
-            self._send(self._at["words_offset"] + 8 * slot, 8)
+            self._send(self._at["words_offset"] + 8 * slot, 8, self._snapshot.view)
         if (leases != self._known_leases).any():
             self._known_leases = leases
-            self._send(*self._header_field("leases"))
+            self._send(*self._header_field("leases"), self._snapshot.view)
         self._stream.wait()
         if (bells != self._known_bells).any():
             self._known_bells = bells
-            self._send(*self._header_field("doorbells"))
+            self._send(*self._header_field("doorbells"), self._snapshot.view)
 
     def _send_announced(self, slot: int) -> None:
         self._send(self._at["records_offset"] + RECORD.itemsize * slot, RECORD.itemsize)
@@ -150,8 +153,10 @@ class RingRelay:
         offset, size = self._header_field("leases")
         return memory[offset : offset + size].view(LEASE)
 
-    def _send(self, offset: int, size: int) -> None:
-        driver.send(self._ring.address + offset, self._ring.host_view[offset : offset + size], self._stream)
+    def _send(self, offset: int, size: int, memory: NDArray[np.uint8] | None = None) -> None:
+        """From the snapshot what may change before it is read; all else has been announced, and stays."""
+        source = self._ring.host_view if memory is None else memory
+        driver.send(self._ring.address + offset, source[offset : offset + size], self._stream)
 
     def _fetch(self, offset: int, size: int) -> None:
         driver.fetch(self._ring.host_view[offset : offset + size], self._ring.address + offset, self._stream)

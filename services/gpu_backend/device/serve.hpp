@@ -15,20 +15,31 @@ __device__ inline Ending hand_over(const Mission& mission, const Board& board, T
   return Ending::stranded;
 }
 
-// By kBlock threads: the team, and the watcher behind it.
+// The team copies the state that every step touches from device memory to shared memory, or back.
+__device__ inline void copy_hot(void* to, const void* from, uint32_t bytes) {
+  for (uint32_t i = threadIdx.x; i < bytes / sizeof(uint4); i += kTeam)
+    static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from)[i];
+}
+
+// By kBlock threads: the team, and the watcher behind it. `hot`: hot_bytes of shared memory.
 template <class Platform>
-__device__ void serve(const Mission& mission, Board& board) {
-  if (threadIdx.x == 0) board.version = board.leaves = board.ending = 0;
+__device__ void serve(const Mission& mission, Board& board, void* hot) {
+  if (threadIdx.x == 0) board.version = board.leaves = board.ending = board.hurries = 0;
+  if (threadIdx.x < kTeam) copy_hot(hot, mission.core, mission.hot_bytes);
   __syncthreads();
   if (threadIdx.x >= kTeam) {
-    Watcher{board, mission}.run();
+    Watcher{board, *static_cast<const CoreState*>(hot), mission}.run();
     __syncthreads();
     return;
   }
   __syncthreads();  // the watcher has looked once
   Platform platform{{board, mission, static_cast<EngineMemory*>(mission.engine)->step}};
-  Context<Platform> context(platform, mission.core, mission.ring, mission.engine, mission.agent);
+  Context<Platform> context(platform, hot, mission.core, mission.ring, mission.engine, mission.agent);
   const Turn turn = run(context);
+  if (threadIdx.x == 0) platform.hurry(0);
+  platform.barrier();
+  copy_hot(mission.core, hot, mission.hot_bytes);
+  platform.barrier();
   const Ending ending = threadIdx.x == 0 ? hand_over(mission, board, turn) : Ending::runs;
   const uint32_t leaves = ending == Ending::runs ? Board::kForNow : Board::kForGood;
   if (threadIdx.x == 0) BlockAtomic<uint32_t>(board.leaves).store(leaves, cuda::memory_order_release);

@@ -101,7 +101,7 @@ HOSTLESS_FN void assemble_decode(Context<P>& c) {
     const uint32_t lane = c.list(c.s.running)[i];
     const Request& r = c.requests[c.lanes[lane].slot];
     seat(c, i, lane, i, 1);
-    c.tokens[i] = token_at(c, r, r.computed);
+    c.tokens[i] = r.last_token;  // whoever runs has sampled one
     set_running(c, lane, SlotState::decode_processing);
   });
 }

@@ -1,6 +1,6 @@
 // context.hpp: the three memories, seen by one thread of the team.
 //
-//   core    CoreState and its arrays, private to the scheduler
+//   core    CoreState and its arrays, private to the scheduler; its first hot_bytes may be a memory apart
 //   ring    shared with front ends (ring.hpp): believe nothing read from it before it is checked
 //   engine  shared with graphs and the KV agent (step.hpp)
 //   agent   the KV agent's part of engine memory, where that is a memory of its own: same layout
@@ -50,18 +50,18 @@ struct Context {
 
   // The ring's geometry comes from the settings, never from its header, which front ends can write.
   HOSTLESS_FN Context(P& platform, void* core, void* ring_memory, void* engine_memory)
-      : Context(platform, core, ring_memory, engine_memory, engine_memory) {}
-  HOSTLESS_FN Context(P& platform, void* core, void* ring_memory, void* engine_memory, void* agent_memory)
+      : Context(platform, core, core, ring_memory, engine_memory, engine_memory) {}
+  HOSTLESS_FN Context(P& platform, void* hot, void* core, void* ring_memory, void* engine_memory, void* agent_memory)
       : p(platform),
-        s(*static_cast<CoreState*>(core)),
+        s(*static_cast<CoreState*>(hot)),
         ring(*static_cast<RingHeader*>(ring_memory)),
         engine(*static_cast<EngineMemory*>(engine_memory)),
         agent(*static_cast<EngineMemory*>(agent_memory)) {
     requests = at<Request>(core, s.requests_offset);
     phases = at<Phase>(core, s.phases_offset);
-    lanes = at<Lane>(core, s.lanes_offset);
-    free_lanes = at<uint32_t>(core, s.free_lanes_offset);
-    flight_lanes = at<uint32_t>(core, s.flight_lanes_offset);
+    lanes = at<Lane>(hot, s.lanes_offset);
+    free_lanes = at<uint32_t>(hot, s.free_lanes_offset);
+    flight_lanes = at<uint32_t>(hot, s.flight_lanes_offset);
     page_refs = at<uint32_t>(core, s.page_refs_offset);
     free_pages = at<uint32_t>(core, s.free_pages_offset);
     events = at<uint32_t>(core, s.events_offset);
@@ -69,7 +69,7 @@ struct Context {
     found = at<uint32_t>(core, s.found_offset);
     found_sequences = at<uint32_t>(core, s.found_sequences_offset);
     found_order = at<uint32_t>(core, s.found_order_offset);
-    decode_graphs = at<uint32_t>(core, s.decode_graphs_offset);
+    decode_graphs = at<uint32_t>(hot, s.decode_graphs_offset);
     prefill_graphs = at<uint32_t>(core, s.prefill_graphs_offset);
     graph_sizes = at<uint32_t>(core, s.graph_sizes_offset);
 

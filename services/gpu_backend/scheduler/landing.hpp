@@ -8,20 +8,19 @@
 namespace hostless {
 
 HOSTLESS_FN bool stops(const RequestRecord& q, uint32_t token) {
-  for (uint32_t i = q.flags & kIgnoreEos ? 1 : 0; i < q.stop_count; ++i)
-    if (q.stop_ids[i] == token) return true;
-  return false;
+  const uint32_t first = q.flags & kIgnoreEos ? 1 : 0, count = q.stop_count;
+  bool found = false;
+  for (uint32_t i = 0; i < kStopIds; ++i) found |= i >= first && i < count && q.stop_ids[i] == token;
+  return found;
 }
 
-// A sampled token is kept and counted, the stop token too. Returns how the request ends with it.
+// How a request ends with this token, which becomes its `count`-th.
 template <class P>
-HOSTLESS_FN Finish take_token(Context<P>& c, Request& r, uint32_t token) {
+HOSTLESS_FN Finish end_with(const Context<P>& c, const RequestRecord& q, uint32_t token, uint32_t count) {
+  const bool stopped = stops(q, token), full = count == q.max_tokens;
   if (token >= c.s.settings.vocab_size) return Finish::engine_error;
-  r.last_token = token;
-  ++r.generated;
-  if (r.report.first_token_ns == 0) r.report.first_token_ns = c.s.now_ns;
-  if (stops(r.record, token)) return Finish::stop;
-  return r.generated == r.record.max_tokens ? Finish::length : Finish::none;
+  if (stopped) return Finish::stop;
+  return full ? Finish::length : Finish::none;
 }
 
 template <class P>
@@ -29,24 +28,33 @@ HOSTLESS_FN bool lacks_page(const Context<P>& c, const Request& r) {
   return r.computed / kPageTokens >= c.lanes[r.lane].page_count;
 }
 
-// By the one thread that has the sequence.
+// By the one thread that has the sequence: its token is kept and counted, a stop token too. All that it must
+// know is read before anything is decided, so that no read waits for another.
 template <class P>
 HOSTLESS_FN void land_sequence(Context<P>& c, uint32_t index, bool failed) {
   const uint32_t lane = c.flight_lanes[index];
   Lane& l = c.lanes[lane];
   Request& r = c.requests[l.slot];
-  const uint32_t full = r.computed / kPageTokens;
-  Finish finish = failed ? Finish::engine_error : Finish::none;
-  if (!failed) {
-    r.computed += l.flying;
-    if (l.sampled) finish = take_token(c, r, c.p.load_relaxed(&c.out_tokens[index]));
-    if (finish == Finish::none && l.cancelled) finish = Finish::cancelled;
-  }
+  const uint32_t token = c.p.load_relaxed(&c.out_tokens[index]);
+  const uint32_t before = r.computed, count = r.generated + 1;
+  const bool persist = r.persist, first = r.report.first_token_ns == 0;
+  const Finish with_token = end_with(c, r.record, token, count);
+  const bool prefill = c.s.flight.kind == static_cast<uint32_t>(StepKind::prefill);
+
+  const uint32_t computed = failed ? before : before + l.flying;
+  const bool samples = !failed && l.sampled, takes = samples && with_token != Finish::engine_error;
+  Finish finish = failed ? Finish::engine_error : samples ? with_token : Finish::none;
+  if (finish == Finish::none && l.cancelled) finish = Finish::cancelled;
+  r.computed = computed;
   l.flying = 0;
-  if (finish == Finish::none && l.sampled) announce(c, l.slot, SlotState::decode_processing);
-  const bool prefill = c.phases[l.slot] == Phase::prefilling;
-  const bool offers = r.persist && full != r.computed / kPageTokens;
-  if (finish == Finish::none && !prefill && !offers && !lacks_page(c, r)) return;
+  if (takes) {
+    r.last_token = token;
+    r.generated = count;
+    if (first) r.report.first_token_ns = c.s.now_ns;
+  }
+  if (finish == Finish::none && samples) announce(c, l.slot, SlotState::decode_processing);
+  const bool offers = persist && before / kPageTokens != computed / kPageTokens;
+  if (finish == Finish::none && !prefill && !offers && computed / kPageTokens < l.page_count) return;
   r.finish = finish;
   c.events[c.p.fetch_add(&c.s.event_count, 1)] = l.slot;
 }

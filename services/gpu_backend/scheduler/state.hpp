@@ -145,11 +145,12 @@ struct CoreState {
   uint64_t page_refs_offset, free_pages_offset, events_offset, announced_offset;
   uint64_t found_offset, found_sequences_offset, found_order_offset;
   uint64_t decode_graphs_offset, prefill_graphs_offset, graph_sizes_offset;
-  uint64_t size_bytes;
+  uint64_t hot_bytes, size_bytes;
 };
 
 // Lays the arrays out behind the state and returns the bytes that the block needs. Settings and
-// graph counts are set before.
+// graph counts are set before. State and small arrays, which every step touches, come first: where there
+// is a faster memory of some kilobytes, the first hot_bytes may live there, apart from the rest.
 HOSTLESS_FN uint64_t lay_out(CoreState& s) {
   const Settings& g = s.settings;
   uint64_t at = align64(sizeof(CoreState));
@@ -157,8 +158,6 @@ HOSTLESS_FN uint64_t lay_out(CoreState& s) {
     offset = at;
     at = align64(at + bytes);
   };
-  place(s.requests_offset, sizeof(Request) * uint64_t{g.slots});
-  place(s.phases_offset, g.slots);
   place(s.lanes_offset, sizeof(Lane) * uint64_t{g.lanes});
   place(s.free_lanes_offset, 4ULL * g.lanes);
   place(s.flight_lanes_offset, 4ULL * g.lanes);
@@ -166,6 +165,10 @@ HOSTLESS_FN uint64_t lay_out(CoreState& s) {
   place(s.prefilling.offset, 4ULL * g.lanes);
   place(s.running.offset, 4ULL * g.lanes);
   place(s.starved.offset, 4ULL * g.lanes);
+  place(s.decode_graphs_offset, 4ULL * (g.lanes + 1));
+  s.hot_bytes = at;
+  place(s.requests_offset, sizeof(Request) * uint64_t{g.slots});
+  place(s.phases_offset, g.slots);
   place(s.page_refs_offset, 4ULL * g.pages);
   place(s.free_pages_offset, 4ULL * g.pages);
   place(s.events_offset, 4ULL * g.slots);
@@ -173,7 +176,6 @@ HOSTLESS_FN uint64_t lay_out(CoreState& s) {
   place(s.found_offset, 4ULL * g.slots);
   place(s.found_sequences_offset, 4ULL * g.slots);
   place(s.found_order_offset, 4ULL * g.slots);
-  place(s.decode_graphs_offset, 4ULL * (g.lanes + 1));
   place(s.prefill_graphs_offset, 4ULL * (g.step_tokens + 1));
   place(s.graph_sizes_offset, 4ULL * (s.decode_graph_count + s.prefill_graph_count));
   return s.size_bytes = at;

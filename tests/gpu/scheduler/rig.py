@@ -12,13 +12,15 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import pytest
 
 from services.fabric._ring import EngineState
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import RingGeometry, RingOwner
 from services.fabric.ring.layout import header_field_offset
+from services.gpu_backend._device import Ending
 from services.gpu_backend.device import build, driver
-from services.gpu_backend.device.device_scheduler import DeviceScheduler
+from services.gpu_backend.device.device_scheduler import DeviceScheduler, SchedulerLost
 from services.gpu_backend.device.driver import Arguments, Device, Graph, Module
 from services.gpu_backend.device.ring_memory import DeviceRing, HostRing
 from services.gpu_backend.device.ring_relay import RingRelay
@@ -69,6 +71,14 @@ class ToyEngine:
         self.module.close()
 
 
+class SilentEngine(ToyEngine):
+    """Its steps never say that they are done."""
+
+    def add_nodes(self, graph: Graph, rows: int, memory: StepMemory) -> None:
+        address, kv = np.array([memory.address], np.uint64), np.array([self._kv], np.uint64)
+        graph.add(self.module.function("toy_step"), min(rows, memory.lanes), 64, Arguments([address, kv]))
+
+
 class Rig:
     """Everything, started. As a context manager: stopped, its books checked, and closed."""
 
@@ -90,6 +100,7 @@ class Rig:
             self.memory, self.engine, settings, max_context=max_context, device=device,
             device_settings=own or DeviceSettings(deadline_s=110.0),
         )  # fmt: skip
+        self.lost = False
         self.scheduler.start()
         self.relay = RingRelay(self.memory, geometry, device) if isinstance(self.memory, DeviceRing) else None
         if self.relay is not None:
@@ -117,12 +128,20 @@ class Rig:
         command = [sys.executable, "-m", "tests.gpu.scheduler.front_end", json.dumps(arguments)]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
+    def lose(self, ending: Ending) -> None:
+        """The scheduler has ended by itself, or is about to, and says why."""
+        self.until(lambda: self.scheduler.ending == ending)
+        self.lost = True
+        with pytest.raises(SchedulerLost, match=ending.name.lower()):
+            self.scheduler.stop(10)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
-            self.scheduler.stop(10)
+            if not self.lost:
+                self.scheduler.stop(10)
             if kind is None:
                 self.scheduler.check()
         finally:

@@ -3,16 +3,19 @@
 import json
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 
 pytest.importorskip("cuda.bindings", reason="NOT RUN: CUDA's Python bindings are missing: pip install 'hostless[cuda]'")
 
-from services.fabric._ring import EngineState, LeaseState  # noqa: E402
-from services.gpu_backend.device.ring_memory import DeviceRing  # noqa: E402
-from services.gpu_backend.scheduler.settings import SchedulerSettings  # noqa: E402
-from tests.gpu.scheduler.rig import MOST_PROMPT, MOST_TOKENS, ROOT, Rig, summary_of  # noqa: E402
+from services.fabric._ring import EngineState, LeaseState
+from services.gpu_backend._device import Ending
+from services.gpu_backend.device.ring_memory import DeviceRing
+from services.gpu_backend.device.settings import DeviceSettings
+from services.gpu_backend.scheduler.settings import SchedulerSettings
+from tests.gpu.scheduler.rig import MOST_PROMPT, MOST_TOKENS, ROOT, Rig, SilentEngine, summary_of
 
 pytestmark = pytest.mark.gpu
 
@@ -98,6 +101,33 @@ def test_drain_ends_what_was_claimed_and_refuses_the_rest(device: Any) -> None:
         process.kill()
         process.wait()
         rig.until(lambda: rig.scheduler.unfinished == 0)
+
+
+def test_a_deadline_ends_it_and_its_requests(device: Any) -> None:
+    with Rig(device, ROOMY, own=DeviceSettings(deadline_s=1.5)) as rig:
+        process = rig.front_end(0, requests=100_000)
+        rig.lose(Ending.DEADLINE)
+        process.kill()
+        process.wait()
+        assert rig.state == EngineState.STOPPED
+        assert rig.scheduler.unfinished == 0
+
+
+def test_it_ends_when_its_host_falls_silent_if_asked_to(device: Any) -> None:
+    with Rig(device, ROOMY, own=DeviceSettings(deadline_s=30, host_patience_s=0.3)) as rig:
+        for _ in range(30):
+            rig.scheduler.beat()
+            time.sleep(0.02)
+        assert rig.scheduler.ending == Ending.RUNS
+        rig.lose(Ending.ORPHANED)
+
+
+def test_a_step_that_never_ends_fails_the_engine_and_not_the_gpu(device: Any) -> None:
+    settings = SchedulerSettings(lanes=8, step_tokens=256, pages=64, watchdog_s=0.2)
+    with Rig(device, settings, engine=SilentEngine) as rig:
+        process = rig.front_end(0, requests=3)
+        assert summary_of(process)["finishes"] == {"ENGINE_ERROR": 3}
+        assert rig.state == EngineState.FAILED
 
 
 def test_a_killed_host_leaves_a_usable_gpu(device: Any) -> None:

@@ -72,8 +72,8 @@ def test_a_missing_part_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tm
     try:
         with pytest.raises(toolchain.ToolchainMissing, match=r"libcudadevrt\.a.*nvidia-cuda-runtime.*hostless\[cuda\]"):
             toolchain.device_runtime()
+        monkeypatch.setattr(toolchain, "_roots", lambda: iter([_with_runtime_only(tmp_path)]))
         with pytest.raises(toolchain.ToolchainMissing, match=r"cuda/atomic.*nvidia-cuda-cccl"):
-            monkeypatch.setattr(toolchain, "_roots", lambda: iter([_with_runtime_only(tmp_path)]))
             toolchain.include_folders()
     finally:
         toolchain._find.cache_clear()

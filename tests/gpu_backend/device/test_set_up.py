@@ -27,9 +27,11 @@ def core_settings() -> dict[str, int]:
 
 def images() -> tuple[World, np.ndarray, np.ndarray]:
     world = World(SETTINGS)
-    core, engine = _device.images(
+    core, engine, hot = _device.images(
         ring=world.ring.buffer, settings=core_settings(), decode_graphs=[1, 4], prefill_graphs=[64]
     )
+    assert hot % 64 == 0
+    assert 0 < hot < len(core)
     return world, core, engine
 
 
