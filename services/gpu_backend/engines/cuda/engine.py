@@ -182,6 +182,7 @@ class CudaGraphEngine:
         if few == 0 or not all(SkinnyGemms.fits(*each) for each in weights):
             return lambda rows: library
         processors = torch.cuda.get_device_properties(self._device).multi_processor_count
+        processors = max(1, processors - self.settings.spare_processors)
         skinny = SkinnyGemms(epsilon, KernelModule("skinny.cu"), processors, overlap)
         return lambda rows: skinny if rows <= few else library
 

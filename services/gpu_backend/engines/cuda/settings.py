@@ -35,6 +35,9 @@ class CudaSettings:
     """Programmatic dependent launch: a GEMM starts to load weights while the kernel before it ends."""
     programs_per_processor: int = 4
     """Attention programs that a decode step is cut into, for each of the GPU's multiprocessors."""
+    spare_processors: int = 1
+    """Multiprocessors that skinny.cu leaves alone. The resident scheduler lives on one, and a block that has to
+    wait for it there doubles the time of a GEMM."""
     decode_sizes: tuple[int, ...] = field(default=())
     """Ascending, the last is `lanes`; empty: `decode_sizes`."""
     prefill_sizes: tuple[int, ...] = field(default=())
@@ -43,5 +46,7 @@ class CudaSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.skinny_rows <= 8:
             raise EngineError(f"skinny_rows is {self.skinny_rows}; it must be 0 to 8")
+        if self.spare_processors < 0:
+            raise EngineError(f"spare_processors is {self.spare_processors}; it must not be negative")
         if self.programs_per_processor < 1:
             raise EngineError(f"programs_per_processor is {self.programs_per_processor}; it must be at least 1")

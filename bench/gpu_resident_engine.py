@@ -1,0 +1,209 @@
+"""The engine's process of bench/gpu_resident.py: one model, one ring, one of two schedulers.
+
+    python -m bench.gpu_resident_engine '{"form": "resident", "layers": 32, ...}'
+
+Prints a line of JSON when it serves. Then it waits for lines: `steps` is answered with the number of steps so
+far, `end` (or the end of input) with the device's stamps written to the given file. Nothing else runs here.
+"""
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from cuda.bindings import driver as cuda
+from cuda.bindings import nvrtc
+
+from services.fabric.region import MemoryRegion
+from services.fabric.ring import RingGeometry, RingOwner
+from services.gpu_backend.device import driver
+from services.gpu_backend.device.device_scheduler import DeviceScheduler
+from services.gpu_backend.device.driver import Device
+from services.gpu_backend.device.ring_memory import HostRing
+from services.gpu_backend.device.settings import DeviceSettings
+from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
+from services.gpu_backend.engines.cuda.host_driven import HostDrivenGraphEngine
+from services.gpu_backend.engines.cuda.memory_views import StepTensors
+from services.gpu_backend.engines.cuda.program import Tail
+from services.gpu_backend.engines.cuda.settings import CudaSettings
+from services.gpu_backend.models.config import ModelConfig
+from services.gpu_backend.models.llama import Llama
+from services.gpu_backend.scheduler.host import HostScheduler
+from services.gpu_backend.scheduler.settings import SchedulerSettings
+
+KEPT = 1 << 17
+"""Stamps, by step."""
+
+STAMP = b"""
+extern "C" __global__ void finish_and_stamp(const unsigned long long* step, unsigned long long* done,
+                                            unsigned long long* stamps) {
+  const unsigned long long now = *step;
+  unsigned long long ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  stamps[now % KEPT] = ns;
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(done), "l"(now) : "memory");
+}
+""".replace(b"KEPT", str(KEPT).encode())
+
+
+@dataclass(frozen=True)
+class Wanted:
+    form: str
+    layers: int
+    small: bool
+    stamps: str
+    name: str
+    deadline_s: float
+    prefill_chunk: int = 0
+    lanes: int = 16
+    step_tokens: int = 2048
+    max_context: int = 2048
+    spare: int = 1
+
+
+class Scheduler(Protocol):
+    def start(self) -> None: ...
+    def stop(self, timeout_s: float) -> None: ...
+    def check(self) -> None: ...
+    def counters(self) -> dict[str, int]: ...
+
+
+class RandomWeights:
+    """A WeightSource of values drawn on the GPU, the same in every process."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        self.config, self._dtype = config, dtype
+        self._generator = torch.Generator(device="cuda").manual_seed(7)
+
+    def has(self, name: str) -> bool:
+        return name == "lm_head.weight"
+
+    def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        drawn = torch.randn(shape, generator=self._generator, device="cuda", dtype=self._dtype)
+        if len(shape) == 1:
+            return drawn.mul_(0.1).add_(1)
+        return drawn if name == "model.embed_tokens.weight" else drawn.mul_(0.7 * shape[1] ** -0.5)
+
+
+def model_of(wanted: Wanted) -> Llama:
+    """Llama-3 8B's shape in bfloat16, or a small one in float32."""
+    config = ModelConfig(
+        architecture="llama", layers=wanted.layers, hidden=4096, intermediate=14336, heads=32, kv_heads=8,
+        head_dim=128, vocab=128_256, max_context=8192, rms_epsilon=1e-5, rope_theta=500_000.0,
+    )  # fmt: skip
+    dtype = torch.bfloat16
+    if wanted.small:
+        dtype = torch.float32
+        config = replace(config, hidden=512, intermediate=1024, heads=8, kv_heads=2, head_dim=64, vocab=4096)
+    return Llama(RandomWeights(config, dtype), dtype, torch.device("cuda"), lambda name, elements: None)
+
+
+class StampedEngine(CudaGraphEngine):
+    """Its graphs' last kernel also notes the GPU's clock, in ns, by step."""
+
+    def allocate(self, pages: int, lanes: int, step_tokens: int) -> None:
+        super().allocate(pages, lanes, step_tokens)
+        assert self._program is not None
+        self.stamps = torch.zeros(KEPT, dtype=torch.int64, device="cuda")
+        self._function = _stamping_kernel()
+        self._program._tail = Tail(self._program._tail.sample, self._finish)
+
+    def _finish(self, step: StepTensors) -> None:
+        values = [each.data_ptr() for each in (step.step, step.done_step, self.stamps)]
+        arrays = [np.array([value], np.uint64) for value in values]
+        pointers = np.array([array.ctypes.data for array in arrays], np.uint64)
+        stream = torch.cuda.current_stream().cuda_stream
+        driver.call(cuda.cuLaunchKernel, self._function, 1, 1, 1, 1, 1, 1, 0, stream, int(pointers.ctypes.data), 0)
+
+
+def _stamping_kernel() -> Any:
+    def check(answer: Any) -> Any:
+        if int(answer[0]) != 0:
+            raise RuntimeError(f"the stamping kernel does not compile: {answer[0]!r}")
+        return answer[1] if len(answer) > 1 else None
+
+    program = check(nvrtc.nvrtcCreateProgram(STAMP, b"stamp.cu", 0, [], []))
+    check(nvrtc.nvrtcCompileProgram(program, 1, [b"-arch=sm_90"]))
+    code = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
+    check(nvrtc.nvrtcGetCUBIN(program, code))
+    module = driver.call(cuda.cuModuleLoadData, code)
+    return driver.call(cuda.cuModuleGetFunction, module, b"finish_and_stamp")
+
+
+def main() -> None:
+    wanted = Wanted(**json.loads(sys.argv[1]))
+    took = {"begin": time.perf_counter()}
+    model = model_of(wanted)
+    took["model"] = time.perf_counter()
+    decodes = tuple(n for n in (1, 2, 4, 8) if n < wanted.lanes)
+    prefills = tuple(n for n in (128, 512, 1024) if n < wanted.step_tokens)
+    engine = StampedEngine(
+        model, "random",
+        CudaSettings(decode_sizes=(*decodes, wanted.lanes), prefill_sizes=(*prefills, wanted.step_tokens),
+                     spare_processors=wanted.spare),
+    )  # fmt: skip
+    settings = SchedulerSettings(
+        lanes=wanted.lanes, step_tokens=wanted.step_tokens, pages=wanted.lanes * wanted.max_context // 64,
+        prefill_chunk=wanted.prefill_chunk, decode_graphs=tuple(engine.settings.decode_sizes),
+        prefill_graphs=tuple(engine.settings.prefill_sizes),
+    )  # fmt: skip
+    geometry = RingGeometry(512, 1 << 19, 1 << 19)
+    region = MemoryRegion.create(f"{wanted.name}-{os.getpid()}", geometry.size_bytes)
+    ring = RingOwner(
+        region, geometry, epoch=1, max_context=wanted.max_context, vocab_size=model.config.vocab,
+        page_count=settings.pages,
+    )  # fmt: skip
+    memory = None
+    scheduler: Scheduler
+    if wanted.form == "resident":
+        device = Device()
+        memory = HostRing(ring.buffer)
+        engine.allocate(settings.pages, settings.lanes, settings.step_tokens)
+        scheduler = DeviceScheduler(
+            memory, engine, settings, max_context=wanted.max_context, device=device,
+            device_settings=DeviceSettings(deadline_s=wanted.deadline_s),
+        )  # fmt: skip
+    else:
+        driven = HostDrivenGraphEngine(engine, wanted.max_context)
+        driven.allocate(settings.pages, settings.lanes, settings.step_tokens)
+        scheduler = HostScheduler(ring.buffer, driven, settings, max_context=wanted.max_context)
+    torch.cuda.synchronize()
+    took["captured"] = time.perf_counter()
+    share = ring.share(0)
+    ring.grant(share)
+    scheduler.start()
+    started = {
+        "descriptor": region.descriptor().SerializeToString().hex(),
+        "share": asdict(share),
+        "pid": os.getpid(),
+        "vocab": model.config.vocab,
+    }
+    started["model_s"], started["capture_s"] = took["model"] - took["begin"], took["captured"] - took["model"]
+    print(json.dumps(started), flush=True)
+    try:
+        for line in sys.stdin:
+            if line.strip() == "end":
+                break
+            counters = scheduler.counters()
+            print(json.dumps(counters), flush=True)
+    finally:
+        scheduler.stop(20)
+        scheduler.check()
+        np.save(wanted.stamps, engine.stamps.cpu().numpy())
+        said = scheduler.counters()
+        if isinstance(scheduler, DeviceScheduler):
+            said["launch_errors"] = scheduler.launch_errors
+            scheduler.close()
+        engine.close()
+        if memory is not None:
+            memory.close()
+        region.close()
+        print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()
