@@ -108,3 +108,15 @@ extern "C" __global__ void clock_ticks(uint64_t* readings, uint32_t count) {
     last = now;
   }
 }
+
+// Answers the host: whenever word 0 changes, says when that was seen (word 8) and answers (word 16).
+extern "C" __global__ void echo(uint64_t* words, uint32_t times) {
+  uint64_t last = 0;
+  const uint64_t give_up = device_ns() + 10'000'000'000;
+  for (uint32_t i = 0; i < times && device_ns() < give_up; ++i) {
+    uint64_t word = last;
+    while (word == last && device_ns() < give_up) word = DevicePlatform::load_relaxed(&words[0]);
+    DevicePlatform::store_relaxed(&words[8], device_ns());
+    DevicePlatform::store_release(&words[16], last = word);
+  }
+}

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import json
 import platform
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +25,8 @@ from services.fabric import _ring
 from services.fabric._ring import Finish, SlotState
 from services.fabric.ring.layout import HEADER, RECORD, REPORT
 from services.gpu_backend.device import build, driver
-from services.gpu_backend.device.device_scheduler import CONTROL, DeviceScheduler
-from services.gpu_backend.device.driver import Arguments, Device, Graph, Module, Stream
+from services.gpu_backend.device.device_scheduler import DeviceScheduler
+from services.gpu_backend.device.driver import Arguments, Device, Graph, MappedMemory, Module, Stream
 from services.gpu_backend.device.ring_memory import DeviceRing, HostRing
 from services.gpu_backend.device.settings import DeviceSettings
 from services.gpu_backend.engines.cuda.contract import StepMemory
@@ -39,7 +40,6 @@ CHAIN = np.dtype(
     + [(name, "<u8") for name in ("step", "target", "done", "window", "error", "failed_at")]
     + [(name, "<u8") for name in ("latencies", "gaps", "capacity", "relaunches", "left_at")]
 )
-DEVICE_NS_AT = int(CONTROL.fields["device_ns"][1])  # type: ignore[index]
 KEPT = 1 << 13
 SAMPLES = 200_000
 
@@ -246,29 +246,44 @@ def profile(device: Device, batch: int) -> dict[str, Any]:
         return {"batch": batch, **rig.scheduler.marks()}
 
 
-def doorbells(device: Device, times: int = 2000) -> dict[str, Any]:
-    """Submits while a decode of 200 us a step runs. The two clocks are compared through the GPU's reports: what
-    a report takes to arrive is in `seen` on top of the truth."""
-    with serving(device, 200_000, HostRing, report_s=50e-6) as rig:
-        client = Client(rig, 2500)
+def clock_offset(module: Module, stream: Stream, times: int = 2000) -> dict[str, float]:
+    """Unix minus GPU time, in ns, as two who write to each other tell it: from the quickest of many exchanges, in
+    whose middle the GPU looked at its clock. It is off by less than half that exchange."""
+    page = MappedMemory(4096)
+    words = [word_at(page.view[64 * i :]) for i in range(3)]
+    stream.launch(
+        module.function("echo"), 1, 1, Arguments([np.array([page.address], np.uint64), np.array([times], np.uint32)])
+    )
+    best = (1 << 62, 0.0)
+    for i in range(1, times + 1):
+        before = time.time_ns()
+        words[0].value = i
+        while words[2].value != i:
+            pass
+        after = time.time_ns()
+        best = min(best, (after - before, (before + after) / 2 - words[1].value))
+    stream.wait()
+    page.close()
+    return {"exchange_us": best[0] / 1000, "offset_ns": best[1]}
+
+
+def doorbells(device: Device, clock: dict[str, float], times: int = 2000) -> dict[str, Any]:
+    """Submits, at any moment of a decode of 200 us a step. `seen`: the turn that claims the request began."""
+    with serving(device, 200_000, HostRing) as rig:
+        client, dice = Client(rig, 2500), random.Random(1)
         client.write(0, 4, 8000)  # as long as four slots have room
         client.ring()
         rig.until(lambda: rig.scheduler.counters()["decode_launches"] > 5)
-        report = word_at(rig.scheduler._control.view[DEVICE_NS_AT:])
-        offsets = []
-        for _ in range(3000):
-            last = report.value
-            while (now := report.value) == last:
-                pass
-            offsets.append(time.time_ns() - now)
-        offset = min(offsets)  # unix minus device time, and the quickest report's way
-        shift = int(rig.scheduler._mission["clock_offset_ns"][0])
+        shift, offset = int(rig.scheduler._mission["clock_offset_ns"][0]), round(clock["offset_ns"])
         seen, answered = [], []
         for i in range(times):
             slot = 4 + i % 400
+            until = time.perf_counter_ns() + dice.randrange(400_000)
             generation = client.write(slot, 1, 1)
             word, bell = word_at(client.words[slot : slot + 1]), word_at(client.bells)
             before, count = word.value, client.bell
+            while time.perf_counter_ns() < until:
+                pass
             rung = time.time_ns()
             bell.value = count
             while word.value == before:
@@ -281,7 +296,8 @@ def doorbells(device: Device, times: int = 2000) -> dict[str, Any]:
             client.clear(slot, generation)
         done = rig.scheduler.counters()
         return {
-            "seen_us": spread(np.array(seen)), "claim_visible_to_front_end_us": spread(np.array(answered)),
+            "seen_us": spread(np.array(seen)), "clocks_agree_within_us": round(clock["exchange_us"] / 2, 2),
+            "claim_visible_to_front_end_us": spread(np.array(answered)),
             "decode_steps_meanwhile": done["decode_launches"], "still_decoding": done["running"],
         }  # fmt: skip
 
@@ -324,7 +340,7 @@ def main() -> None:
             if other is not rig.memory:
                 other.close()
     add("barriers_of_a_turn", lambda: [profile(device, batch) for batch in (1, 16, 256)])
-    add("doorbell_pinned", lambda: doorbells(device))
+    add("doorbell_pinned", lambda: doorbells(device, clock_offset(module, stream)))
     add(
         "steps",
         lambda: [steps(device, b, ns, 3900 if ns == 0 else 1500) for ns in (0, 100_000) for b in (1, 16, 64, 256)],
