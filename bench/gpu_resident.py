@@ -1,6 +1,6 @@
 """The scheduler on the GPU against the host-driven loop: same policy, same graphs, same ring, one H200.
 
-    python -m bench.gpu_resident OUT.json [--layers 32] [--quick]
+    python -m bench.gpu_resident OUT.json [--layers 32] [--repeats 3] [--spare 1]
 
 For each of the two forms an engine's process of its own (gpu_resident_engine.py) serves a ring in shared memory;
 this process is the front end. Steps are timed on the GPU: the last kernel of every graph notes its clock.
@@ -230,6 +230,7 @@ def measure(form: str, folder: Path, layers: int, repeats: int, spare: int, deco
                     ran = engine.run(prompts_of([128] * 16, vocab, 30), 4 * decoded)
                     long.append((ran.client_s, ran.cpu_s))
     result: dict[str, Any] = {
+        "gpu": engine.started["gpu"], "torch": engine.started["torch"],
         "model_s": round(engine.started["model_s"], 1), "capture_s": round(engine.started["capture_s"], 1),
         "counters": engine.last,
         "cpu": {"wall_s": round(long[0][0], 2), "cpu_s": long[0][1], "tokens": 16 * 4 * decoded,

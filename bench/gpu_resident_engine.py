@@ -182,6 +182,7 @@ def main() -> None:
         "pid": os.getpid(),
         "vocab": model.config.vocab,
     }
+    started["gpu"], started["torch"] = torch.cuda.get_device_name(), torch.__version__
     started["model_s"], started["capture_s"] = took["model"] - took["begin"], took["captured"] - took["model"]
     print(json.dumps(started), flush=True)
     try:
