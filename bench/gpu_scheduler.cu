@@ -66,7 +66,8 @@ extern "C" __global__ void chain_steps(Chain* chain) {
     while (c.error == 0 && done.load(cuda::memory_order_acquire) != c.step) {
       if (device_ns() - begin > 1'000'000'000) c.error = 9999;
     }
-    if (c.step <= c.capacity) reinterpret_cast<uint32_t*>(c.latencies)[c.step - 1] = static_cast<uint32_t>(device_ns() - begin);
+    if (c.step <= c.capacity)
+      reinterpret_cast<uint32_t*>(c.latencies)[c.step - 1] = static_cast<uint32_t>(device_ns() - begin);
     if (c.error != 0) c.failed_at = c.step;
   }
   if (c.step == c.target || c.error != 0) return;
@@ -77,8 +78,8 @@ extern "C" __global__ void chain_steps(Chain* chain) {
 
 // --- the scan of all slots (B2) ---
 
-extern "C" __global__ void __launch_bounds__(kBlock, 1) scan_slots(const __grid_constant__ Mission mission, uint32_t times,
-                                                                  uint32_t* took, uint32_t* found) {
+extern "C" __global__ void __launch_bounds__(kBlock, 1)
+    scan_slots(const __grid_constant__ Mission mission, uint32_t times, uint32_t* took, uint32_t* found) {
   __shared__ Board board;
   if (threadIdx.x >= kTeam) return;
   DevicePlatform platform{board, mission, static_cast<EngineMemory*>(mission.engine)->step};
@@ -94,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(kBlock, 1) scan_slots(const __grid_
 extern "C" __global__ void look_once(const __grid_constant__ Mission mission, uint32_t times, uint32_t* took) {
   for (uint32_t i = 0; i < times; ++i) {
     const uint64_t begin = device_ns();
-    const uint64_t bell = DevicePlatform::load_relaxed(&static_cast<RingHeader*>(mission.ring)->doorbells[threadIdx.x % 8]);
+    const uint64_t bell =
+        DevicePlatform::load_relaxed(&static_cast<RingHeader*>(mission.ring)->doorbells[threadIdx.x % 8]);
     if (__any_sync(0xffffffff, bell == ~0ull)) took[0] = 1;
     if (threadIdx.x == 0) took[i] = static_cast<uint32_t>(device_ns() - begin);
   }

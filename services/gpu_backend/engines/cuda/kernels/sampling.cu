@@ -21,19 +21,24 @@ __device__ void sample_rows(const Value* logits, const Sequence* sequences, cons
   if (i >= *sequence_count) return;
   const Sequence& q = sequences[i];
   if (q.token_count == 0 || q.sample != 1) return;
-  const long long token = sample_row(logits + static_cast<u64>(i) * vocab, vocab, q.temperature, q.top_p, q.top_k, q.uniform, shared);
+  const long long token =
+      sample_row(logits + static_cast<u64>(i) * vocab, vocab, q.temperature, q.top_p, q.top_k, q.uniform, shared);
   if (threadIdx.x != 0) return;
-  if (token >= 0) out_tokens[i] = static_cast<u32>(token);
-  else *error = 1;
+  if (token >= 0)
+    out_tokens[i] = static_cast<u32>(token);
+  else
+    *error = 1;
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1) sample_bfloat16(
-    const u16* logits, const Sequence* sequences, const u32* sequence_count, u32 vocab, u32* out_tokens, u32* error) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    sample_bfloat16(const u16* logits, const Sequence* sequences, const u32* sequence_count, u32 vocab, u32* out_tokens,
+                    u32* error) {
   sample_rows(logits, sequences, sequence_count, vocab, out_tokens, error);
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1) sample_float32(
-    const float* logits, const Sequence* sequences, const u32* sequence_count, u32 vocab, u32* out_tokens, u32* error) {
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    sample_float32(const float* logits, const Sequence* sequences, const u32* sequence_count, u32 vocab,
+                   u32* out_tokens, u32* error) {
   sample_rows(logits, sequences, sequence_count, vocab, out_tokens, error);
 }
 

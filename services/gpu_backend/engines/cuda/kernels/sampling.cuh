@@ -55,11 +55,21 @@ TEAM_FN u64 warp_max(u64 value) {
 }
 TEAM_FN bool first_lane() { return (threadIdx.x & 31u) == 0; }
 #else
-TEAM_FN float as_float(u32 bits) { float value; std::memcpy(&value, &bits, 4); return value; }
-TEAM_FN u32 as_bits(float value) { u32 bits; std::memcpy(&bits, &value, 4); return bits; }
+TEAM_FN float as_float(u32 bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+TEAM_FN u32 as_bits(float value) {
+  u32 bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
 TEAM_FN void add(u32* at, u32 value) { *at += value; }
 TEAM_FN void add(u64* at, u64 value) { *at += value; }
-TEAM_FN void raise(u64* at, u64 value) { if (value > *at) *at = value; }
+TEAM_FN void raise(u64* at, u64 value) {
+  if (value > *at) *at = value;
+}
 TEAM_FN u32 take(u32* at) { return (*at)++; }
 TEAM_FN u64 warp_max(u64 value) { return value; }
 TEAM_FN bool first_lane() { return true; }
@@ -77,7 +87,9 @@ TEAM_FN float value_of(u32 order) { return as_float(order & 0x80000000u ? order 
 // Less for the token that comes first.
 TEAM_FN u64 rank_of(float value, u32 id) { return (static_cast<u64>(~order_of(value)) << 32) | id; }
 
-struct alignas(16) Pack { u32 word[4]; };
+struct alignas(16) Pack {
+  u32 word[4];
+};
 
 // f(value, id) for the row's tokens, spread over the block; 16 bytes a load where rows are aligned.
 template <class Value, class F>
@@ -144,7 +156,8 @@ struct Sampler {
   bool refined = false;  // the bins are those of a narrower range than the first
 
   TEAM_FN u64 mass(float value) const {
-    const double exponent = (static_cast<double>(value) - static_cast<double>(highest)) / static_cast<double>(temperature);
+    const double exponent =
+        (static_cast<double>(value) - static_cast<double>(highest)) / static_cast<double>(temperature);
     return exponent < -33.0 ? 0 : static_cast<u64>(exp(exponent) * kOne + 0.5);
   }
 
@@ -311,7 +324,8 @@ TEAM_FN u64 below(double value, u64 mass) {
 
 // The block: the token, or -1 if logits or parameters are out of range. temperature 0 is greedy.
 template <class Value>
-TEAM_FN long long sample_row(const Value* row, u32 vocab, float temperature, float top_p, u32 top_k, float uniform, Shared& s) {
+TEAM_FN long long sample_row(const Value* row, u32 vocab, float temperature, float top_p, u32 top_k, float uniform,
+                             Shared& s) {
   if (TEAM_THREAD == 0) s.high = s.low = s.nans = 0;
   TEAM_BARRIER();
   float best = as_float(0xff800000u), worst = 3.4028234e38f;

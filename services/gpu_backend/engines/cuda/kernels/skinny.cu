@@ -44,7 +44,8 @@ __device__ __forceinline__ void arrive(u64* barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 __device__ __forceinline__ void expect(u64* barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
                : "memory");
 }
 __device__ __forceinline__ void wait(u64* barrier, u32 parity) {
@@ -56,13 +57,17 @@ __device__ __forceinline__ void wait(u64* barrier, u32 parity) {
       "@done bra over;\n"
       "bra again;\n"
       "over:\n"
-      "}\n" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
 }
 // Weights are read once a step: evict them first, so that KV and activations stay in L2.
 __device__ __forceinline__ void copy(void* to, const u16* from, u32 bytes, u64* barrier, u64 policy) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-                   shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
 }
 
 __device__ __forceinline__ uint4 load(const u16* at) { return *reinterpret_cast<const uint4*>(at); }
@@ -83,8 +88,10 @@ __device__ __forceinline__ u32 weigh(u32 x, u32 w, float& squares) {
 }
 
 __device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // The first lanes of a producer: each copies one row of every tile, stage by stage.
@@ -133,7 +140,8 @@ __device__ __forceinline__ void finish(const Shared& s, int turn, int tile, u16*
 }
 
 // Warp w: row w of x, weighed, into shared memory, and its scale. Ends with a barrier of the consumers.
-__device__ __forceinline__ void weigh_row(Shared& s, const u16* x, const u16* norm, int K, int batch, float epsilon, int warp, int lane) {
+__device__ __forceinline__ void weigh_row(Shared& s, const u16* x, const u16* norm, int K, int batch, float epsilon,
+                                          int warp, int lane) {
   if (warp < batch) {
     uint4* to = reinterpret_cast<uint4*>(s.x + warp * (2 * K + 64));
     float squares = 0;
@@ -155,7 +163,8 @@ __device__ __forceinline__ void weigh_row(Shared& s, const u16* x, const u16* no
 }
 
 template <int MODE>
-__device__ __forceinline__ void consume(Shared& s, const u16* x, u16* out, int N, int K, int tiles, int batch, int warp, int lane) {
+__device__ __forceinline__ void consume(Shared& s, const u16* x, u16* out, int N, int K, int tiles, int batch, int warp,
+                                        int lane) {
   const int g = lane / 4, t = lane % 4;
   const u16* mine = MODE == kAdded ? x + long(g) * K : reinterpret_cast<const u16*>(s.x + g * (2 * K + 64));
   const unsigned char* first = s.stages[0] + g * kPitch + (warp * kChunk + t * 8) * 2;
@@ -200,7 +209,8 @@ __device__ __forceinline__ void consume(Shared& s, const u16* x, u16* out, int N
 // N: columns of out, a multiple of 16 (kGated: of 8; W has 2 N rows, gates first). K: a multiple of 64, and at most
 // kMostNormedK but for kAdded. batch <= 8.
 template <int MODE>
-__device__ __forceinline__ void skinny(const u16* W, const u16* x, const u16* norm, u16* out, int N, int K, int batch, float epsilon) {
+__device__ __forceinline__ void skinny(const u16* W, const u16* x, const u16* norm, u16* out, int N, int K, int batch,
+                                       float epsilon) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -221,10 +231,10 @@ __device__ __forceinline__ void skinny(const u16* W, const u16* x, const u16* no
   }
 }
 
-#define SKINNY(NAME, MODE)                                                                                            \
-  extern "C" __global__ void __launch_bounds__((kWarps + kProducers) * 32, 1)                                                  \
-      NAME(const u16* W, const u16* x, const u16* norm, u16* out, int N, int K, int batch, float epsilon) {           \
-    skinny<MODE>(W, x, norm, out, N, K, batch, epsilon);                                                              \
+#define SKINNY(NAME, MODE)                                                                                  \
+  extern "C" __global__ void __launch_bounds__((kWarps + kProducers) * 32, 1)                               \
+      NAME(const u16* W, const u16* x, const u16* norm, u16* out, int N, int K, int batch, float epsilon) { \
+    skinny<MODE>(W, x, norm, out, N, K, batch, epsilon);                                                    \
   }
 SKINNY(normed, kNormed)
 SKINNY(added, kAdded)
