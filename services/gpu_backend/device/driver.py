@@ -64,6 +64,14 @@ class Device:
     def _attribute(self, attribute: Any) -> int:
         return int(call(driver.cuDeviceGetAttribute, attribute, self._device))
 
+    def spare_shared_bytes(self, function: Any) -> int:
+        """Shared memory that a block of `function` can be given besides its own. With all of it, it is alone on its
+        multiprocessor.
+        """
+        most = self._attribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        own = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        return most - int(call(driver.cuFuncGetAttribute, own, function))
+
     def use(self) -> None:
         """Makes the device current on the calling thread."""
         call(driver.cuCtxSetCurrent, self._context)
