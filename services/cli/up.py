@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from services.cli.chat import URL
 from services.cli.errors import CliError
 from services.cli.mesh import log_tail, ports, session
 from services.cli.mesh.console import ConsoleReporter
@@ -139,9 +138,8 @@ def _model(url: str) -> str:
 
 
 def _sample(url: str, model: str) -> str:
-    where = "" if url == URL else f" --url {url}"
     return f"""
   curl {url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}], "stream": true}}'
 
-  hostless chat{where}   talk to it      hostless status   what it does      Ctrl-C   stop"""
+  hostless chat   talk to it      hostless status   what it does      Ctrl-C   stop"""

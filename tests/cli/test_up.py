@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from services.cli.chat import URL, here
 from services.cli.errors import CliError
 from services.cli.main import app
 from services.cli.mesh import log_tail, ports, run_folder
@@ -109,9 +110,11 @@ def mesh(url: str = "http://x", pid: int = 1) -> Mesh:
 def test_a_run_is_found_while_it_lives() -> None:
     folder = RunFolder()
     assert run_folder.find() is None
+    assert here() == URL
     folder.write(mesh())
     assert run_folder.find() == mesh()
     assert run_folder.find("http://x") == mesh()
+    assert here() == mesh().url
     assert run_folder.find("http://y") is None
     folder.close()
     assert run_folder.find() is None
