@@ -8,6 +8,7 @@ All little endian. The key is checked against parent and tokens, so a header can
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -25,6 +26,15 @@ class BadBlock(Exception):
     """A block on disk is not what it should be; the message says how. It is lost: a miss."""
 
 
+class Stored(NamedTuple):
+    """What is known of a block once it is stored; its tokens are beside its bytes."""
+
+    key: bytes
+    parent: bytes
+    position: int
+    length: int
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """One Full Block without its `length` bytes. `tokens` are the 64 token ids as little-endian u32;
@@ -35,6 +45,10 @@ class Block:
     position: int
     length: int
     tokens: bytes
+
+    @property
+    def stored(self) -> Stored:
+        return Stored(self.key, self.parent, self.position, self.length)
 
     @property
     def file_bytes(self) -> int:

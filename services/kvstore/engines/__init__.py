@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.kvstore.block import Block
+from services.kvstore.block import Block, Stored
 
 PIECE_BYTES = 256 << 10
 """Payloads travel in pieces of at most so much: they stay in the core's cache from read to checksum to write."""
@@ -63,12 +63,14 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A slice of a block, from `offset` for as many bytes as `into` has: all of it, or a Layer Block (D5).
+    """A slice of the block `key`, from `offset` for as many bytes as `into` has: all of it, or a Layer Block (D5).
 
-    Memory that begins on a page, for a slice that does too, is read into directly: a peer's mapped region may be given.
+    `length` is what the block must have in all; another one on the disk is a BadBlock. Memory that begins on a page,
+    for a slice that does too, is read into directly: a peer's mapped region may be given.
     """
 
-    block: Block
+    key: bytes
+    length: int
     offset: int
     into: memoryview
 
@@ -77,7 +79,7 @@ class Read:
 class Scan:
     """What a store holds when it is opened: whole blocks, least recently written first; how many were thrown away."""
 
-    blocks: list[Block]
+    blocks: list[Stored]
     broken: int
 
 
@@ -87,6 +89,11 @@ class BatchEngine(Protocol):
     Losing a block is allowed; giving wrong bytes, or bytes of a put that did not return, is not. Puts and loads
     may come from any number of threads at once, but no two calls that change the same key.
     """
+
+    @property
+    def shared(self) -> bool:
+        """Whether others change what is here, so that a block may come and go without this store: see `find`."""
+        ...
 
     @property
     def largest_block(self) -> int:
@@ -99,6 +106,10 @@ class BatchEngine(Protocol):
 
     def scan(self) -> Scan:
         """Called once, before anything else; afterwards nothing but these blocks is on the disk."""
+        ...
+
+    def find(self, keys: Sequence[bytes]) -> list[Stored]:
+        """The longest run of `keys`, from the first, that others have stored. Asked only where `shared`."""
         ...
 
     def put(self, writes: Sequence[Write]) -> list[Exception | None]:
