@@ -22,10 +22,10 @@ GRACE_S = 0.2  # a Schedule call takes less; the streams end only when cut
 
 
 async def serve(settings: SchedulerSettings, life: lifecycle.Lifecycle) -> None:
-    mesh = Mesh(make_policy(settings.policy), Leases(settings.lease_s, time.monotonic))
+    mesh = Mesh(make_policy(settings.policy, settings.parameters), Leases(settings.lease_s, time.monotonic))
     registry = CollectorRegistry()
     registry.register(MeshCollector(mesh))
-    service = SchedulerService(mesh, schedule_seconds(registry))
+    service = SchedulerService(mesh, schedule_seconds(registry), settings.wait_s)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(metrics.serve(settings.metrics_address, registry))
         server = await stack.enter_async_context(rpc.serve(settings.address, service.register, [NAME], GRACE_S))

@@ -1,6 +1,7 @@
 """Leases by an injected clock: whoever renewed within the lease's length is live, nobody else."""
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 
 Clock = Callable[[], float]
 """Seconds, monotonic."""
@@ -13,13 +14,16 @@ class Leases:
         self.lease_s = lease_s
         self._clock = clock
         self._renewed: dict[str, float] = {}
+        self._running: OrderedDict[str, float] = OrderedDict()  # those not said to have lapsed; the oldest first
 
     def renew(self, holder: str) -> None:
-        self._renewed[holder] = self._clock()
+        self._renewed[holder] = self._running[holder] = self._clock()
+        self._running.move_to_end(holder)
 
     def drop(self, holder: str) -> None:
         """Idempotent."""
         self._renewed.pop(holder, None)
+        self._running.pop(holder, None)
 
     def live(self, holder: str) -> bool:
         return holder in self._renewed and self.age_s(holder) < self.lease_s
@@ -28,7 +32,15 @@ class Leases:
         """Seconds since the last renewal. Raises KeyError for a holder without a lease."""
         return self._clock() - self._renewed[holder]
 
+    def lapsed(self) -> Iterator[str]:
+        """Holders whose leases ran out since the last call. Costs nothing while there are none."""
+        while self._running and not self.live(holder := next(iter(self._running))):
+            del self._running[holder]
+            yield holder
+
     def next_end_s(self) -> float | None:
         """Seconds until the first lease that runs now would run out; None when none runs."""
-        left = [self.lease_s - self.age_s(holder) for holder in self._renewed if self.live(holder)]
-        return min(left, default=None)
+        for holder in self._running:
+            if self.live(holder):
+                return self.lease_s - self.age_s(holder)
+        return None

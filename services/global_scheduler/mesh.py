@@ -8,8 +8,8 @@ from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.liveness import Leases
 from services.global_scheduler.policy.state import (
     Decision,
-    EngineView,
-    MeshView,
+    Engine,
+    Load,
     Placement,
     Policy,
     ReadPath,
@@ -19,6 +19,13 @@ from services.global_scheduler.policy.state import (
 )
 
 ROLES = {pb.ROLE_UNIFIED: Role.UNIFIED, pb.ROLE_PREFILL: Role.PREFILL, pb.ROLE_DECODE: Role.DECODE}
+PATHS = {
+    ReadPath.UNIFIED: pb.READ_PATH_UNIFIED,
+    ReadPath.PREFILL: pb.READ_PATH_PREFILL,
+    ReadPath.DECODE: pb.READ_PATH_DECODE,
+    ReadPath.SPLIT: pb.READ_PATH_SPLIT,
+}
+"""In the order of their numbers."""
 
 
 class MalformedReport(ValueError):
@@ -40,8 +47,7 @@ class EngineRecord:
     info: pb.EngineInfo
     leader: Leader
     report: pb.EngineReport | None = None
-    placed_requests: int = 0  # since the last report
-    placed_tokens: int = 0
+    placed_on: bool = False  # the policy has it
     placements: int = 0  # since this epoch was introduced
 
 
@@ -52,7 +58,8 @@ class Totals:
 
 
 class Mesh:
-    """Engines, their leases, and placing by the policy. Not thread-safe; holds no clock but that of its leases."""
+    """Engines, their leases, and placing by the policy, which has the engines that may be given work, and no others.
+    Not thread-safe; holds no clock but that of its leases."""
 
     def __init__(self, policy: Policy, leases: Leases) -> None:
         self.leases = leases
@@ -60,8 +67,8 @@ class Mesh:
         self.totals = Totals()
         self.version = 1
         self._policy = policy
-        self._models: set[str] = set()
         self._table: list[pb.EngineInfo] = []
+        self._changed = False  # since the table was made
 
     # --- what leaders say ---
 
@@ -74,13 +81,13 @@ class Mesh:
         for report in up.reports:
             record = self.engines[report.engine_id]
             record.report = report
-            record.placed_requests = record.placed_tokens = 0
             self.leases.renew(report.engine_id)
+            self._tell(record)
 
     def leave(self, leader: Leader) -> None:
         """Drops the leader's engines at once. Idempotent."""
         for engine_id in [key for key, record in self.engines.items() if record.leader is leader]:
-            del self.engines[engine_id]
+            self._take(self.engines.pop(engine_id))
             self.leases.drop(engine_id)
 
     def _check(self, leader: Leader, up: pb.LeaderUp) -> None:
@@ -103,35 +110,62 @@ class Mesh:
     def _introduce(self, leader: Leader, info: pb.EngineInfo) -> None:
         """The newest word on an engine wins: a restarted engine must not wait for its old lease to run out."""
         record = self.engines.get(info.engine_id)
+        if record and record.leader is leader and record.info == info:
+            return
+        if record:
+            self._take(record)
         if record and record.leader is leader and record.info.epoch == info.epoch:
             record.info = info
+            self._tell(record)
         else:
             self.engines[info.engine_id] = EngineRecord(info, leader)
             self.leases.drop(info.engine_id)
-        self._models.add(info.model)
+        self._policy.know(info.model)
+
+    def _tell(self, record: EngineRecord) -> None:
+        """Brings the policy up to date on an engine."""
+        if record.report is None or not self.placeable(record):
+            self._take(record)
+        elif record.placed_on:
+            self._policy.report(record.info.engine_id, _load(record.report))
+        else:
+            self._policy.add(_engine(record), _load(record.report))
+            record.placed_on = self._changed = True
+
+    def _take(self, record: EngineRecord) -> None:
+        if record.placed_on:
+            self._policy.remove(record.info.engine_id)
+            record.placed_on, self._changed = False, True
+
+    def _expire(self) -> None:
+        for engine_id in self.leases.lapsed():
+            self._take(self.engines[engine_id])
 
     # --- what it answers ---
 
-    def place(self, requests: Sequence[Request]) -> list[Decision]:
-        """The policy's decisions, counted on the engines they chose."""
-        decisions = self._policy.place(self.view(), requests)
-        for request, decision in zip(requests, decisions, strict=True):
+    @property
+    def waiting(self) -> int:
+        """Requests placed neither yet nor refused."""
+        return self._policy.waiting
+
+    def place(self, requests: Sequence[Request] = ()) -> dict[str, Decision]:
+        """One round: what is decided now, by request id, of these requests and those that wait. Their ids differ."""
+        self._expire()
+        for request in requests:
+            self._policy.submit(request)
+        decisions = {decision.request_id: decision for decision in self._policy.decide()}
+        for decision in decisions.values():
             if isinstance(decision, Placement):
                 self.totals.placements[decision.path] += 1
                 for engine_id in {decision.prefill, decision.decode}:
-                    record = self.engines[engine_id]
-                    record.placements += 1
-                    record.placed_requests += 1
-                    record.placed_tokens += request.prompt_tokens
+                    self.engines[engine_id].placements += 1
             else:
                 self.totals.refusals[decision.reason] += 1
         return decisions
 
-    def view(self) -> MeshView:
-        return MeshView(
-            tuple(_view(record, record.report) for record in self.engines.values() if self.placeable(record)),
-            frozenset(self._models),
-        )
+    def withdraw(self, request_id: str) -> bool:
+        """It waits no more. False if it didn't."""
+        return self._policy.withdraw(request_id)
 
     def placeable(self, record: EngineRecord) -> bool:
         """Liveness beats everything: the lease runs, and the engine said that it accepts."""
@@ -143,7 +177,11 @@ class Mesh:
 
     def refresh(self) -> bool:
         """Brings the table up to date; True, and a new version, if it changed."""
-        table = [record.info for record in self.engines.values() if self.placeable(record)]
+        self._expire()
+        if not self._changed:
+            return False
+        self._changed = False
+        table = [record.info for record in self.engines.values() if record.placed_on]
         if table == self._table:
             return False
         self._table = table
@@ -155,9 +193,7 @@ class Mesh:
             engines=[self._engine_status(record) for record in self.engines.values()],
             placements=self.totals.placements.total(),
             refusals=self.totals.refusals.total(),
-            path_choices=[
-                self.totals.placements[path] for path in (ReadPath.UNIFIED, ReadPath.PREFILL, ReadPath.DECODE)
-            ],
+            path_choices=[self.totals.placements[path] for path in PATHS],
         )
 
     def _engine_status(self, record: EngineRecord) -> pb.EngineStatus:
@@ -179,18 +215,19 @@ def _check_info(info: pb.EngineInfo) -> None:
         raise MalformedReport(f"engine {info.engine_id!r}: role {info.role} is not known")
 
 
-def _view(record: EngineRecord, report: pb.EngineReport) -> EngineView:
+def _engine(record: EngineRecord) -> Engine:
     info = record.info
-    return EngineView(
+    return Engine(
         engine_id=info.engine_id,
         group_id=record.leader.group_id,
+        node_id=info.node_id or record.leader.group_id,
         role=ROLES[info.role],
         model=info.model,
         page_tokens=info.page_tokens,
         page_count=info.page_count,
         max_context=info.max_context,
-        requests=report.requests + record.placed_requests,
-        tokens=report.tokens + record.placed_tokens,
-        read_queue_tokens=report.read_queue_tokens,
-        free_pages=report.free_pages,
     )
+
+
+def _load(report: pb.EngineReport) -> Load:
+    return Load(report.requests, report.tokens, report.read_queue_tokens, report.free_pages)

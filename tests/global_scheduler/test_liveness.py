@@ -26,17 +26,23 @@ def test_live_is_renewed_within_the_lease(history: list[tuple[str, str | int]]) 
     clock = Clock()
     leases = Leases(10, clock)
     renewed: dict[str, float] = {}
+    told: set[str] = set()
     for verb, argument in history:
         if isinstance(argument, int):
             clock.now += argument
         elif verb == "renew":
             leases.renew(argument)
             renewed[argument] = clock.now
+            told.discard(argument)
         else:
             leases.drop(argument)
             renewed.pop(argument, None)
         ends = {holder: at + 10 for holder, at in renewed.items() if clock.now < at + 10}
         assert {holder for holder in "abc" if leases.live(holder)} == set(ends)
+        if verb == "wait":
+            lapsed = renewed.keys() - ends.keys() - told
+            assert set(leases.lapsed()) == lapsed
+            told |= lapsed
         assert leases.next_end_s() == (min(ends.values()) - clock.now if ends else None)
 
 

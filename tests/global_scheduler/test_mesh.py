@@ -28,7 +28,8 @@ def mesh(clock: Clock) -> Mesh:
 
 def where(mesh: Mesh, count: int = 1, prompt: int = 10) -> list[str]:
     decisions = mesh.place([Request(str(i), "small", prompt, 0, 10) for i in range(count)])
-    return [d.decode if isinstance(d, Placement) else d.reason.value for d in decisions]
+    answers = [decisions[str(i)] for i in range(count)]
+    return [d.decode if isinstance(d, Placement) else d.reason.value for d in answers]
 
 
 def test_placements_count_until_the_next_report(mesh: Mesh, up) -> None:
@@ -37,8 +38,7 @@ def test_placements_count_until_the_next_report(mesh: Mesh, up) -> None:
     assert [where(mesh)[0] for _ in range(4)] == ["a", "b", "a", "b"]
     mesh.hear(leader, up("a", tokens=25, introduce=False))
     assert where(mesh, 2) == ["b", "a"]
-    record = mesh.engines["a"]
-    assert (record.placements, record.placed_requests, record.placed_tokens) == (3, 1, 10)
+    assert mesh.engines["a"].placements == 3
     assert mesh.status().placements == 6
 
 

@@ -1,0 +1,76 @@
+"""Which side reads a request's hit from the store (D12), or how much each side reads (D15)."""
+
+from typing import NamedTuple, Protocol
+
+from services.global_scheduler.policy.fleet import Member
+from services.global_scheduler.policy.state import ReadPath, Request
+
+
+class Reads(NamedTuple):
+    """Tokens of the hit that each side reads from the store, and tokens that it needs not read."""
+
+    path: ReadPath
+    prefill_tokens: int
+    decode_tokens: int
+    reused_tokens: int = 0
+
+
+class PathChoice(Protocol):
+    def __call__(self, request: Request, prefill: Member, decode: Member) -> Reads: ...
+
+
+def prefill_side(request: Request, prefill: Member, decode: Member) -> Reads:
+    """The prefill engine reads, as without a second path."""
+    return Reads(ReadPath.PREFILL, request.cached_tokens, 0)
+
+
+def decode_side(request: Request, prefill: Member, decode: Member) -> Reads:
+    return Reads(ReadPath.DECODE, 0, request.cached_tokens)
+
+
+def shorter_queue(request: Request, prefill: Member, decode: Member) -> Reads:
+    """D12: the side whose node's read queue is shorter; the prefill side if they are equal."""
+    if decode.node.read_queue_tokens < prefill.node.read_queue_tokens:
+        return decode_side(request, prefill, decode)
+    return prefill_side(request, prefill, decode)
+
+
+def split(request: Request, prefill: Member, decode: Member) -> Reads:
+    """D15: whole pages to each side so that, at equal bandwidth, both sides' queues end at the same time: of a hit
+    of c behind queues p and d the prefill side reads (c + d - p) / 2, if that is within 0 and c."""
+    hit, page = request.cached_tokens, prefill.page_tokens
+    difference = decode.node.read_queue_tokens - prefill.node.read_queue_tokens
+    tokens = min(max(hit + difference, 0) // 2 // page * page, hit)
+    if hit - tokens < page:
+        return prefill_side(request, prefill, decode)
+    if not tokens:
+        return decode_side(request, prefill, decode)
+    return Reads(ReadPath.SPLIT, tokens, hit - tokens)
+
+
+class Alternating:
+    """Round robin over the two sides."""
+
+    def __init__(self) -> None:
+        self._decode_next = False
+
+    def __call__(self, request: Request, prefill: Member, decode: Member) -> Reads:
+        side = decode_side if self._decode_next else prefill_side
+        self._decode_next = not self._decode_next
+        return side(request, prefill, decode)
+
+
+class Reusing:
+    """What one of the two engines still holds isn't read, and that engine's side reads the rest; else as `other`
+    says."""
+
+    def __init__(self, other: PathChoice) -> None:
+        self._other = other
+
+    def __call__(self, request: Request, prefill: Member, decode: Member) -> Reads:
+        here, there = request.held_by(prefill.engine_id), request.held_by(decode.engine_id)
+        if here and here >= there:
+            return Reads(ReadPath.PREFILL, request.cached_tokens - here, 0, here)
+        if there:
+            return Reads(ReadPath.DECODE, 0, request.cached_tokens - there, there)
+        return self._other(request, prefill, decode)
