@@ -23,7 +23,14 @@ from services.cli.openai_api import OpenAiApi
 
 class EngineKind(StrEnum):
     torch = "torch"
+    cuda = "cuda"
     synthetic = "synthetic"
+
+
+class SchedulerKind(StrEnum):
+    device = "device"
+    host = "host"
+    host_overlap = "host-overlap"
 
 
 def up(
@@ -38,8 +45,19 @@ def up(
     ] = 0,
     model: Annotated[str, typer.Option(envvar="HOSTLESS_UP_MODEL", help="Folder name in the models folder.")] = "",
     engine: Annotated[
-        EngineKind, typer.Option(envvar="HOSTLESS_UP_ENGINE", help="synthetic: no model, a set rate, to load the rest.")
+        EngineKind,
+        typer.Option(
+            envvar="HOSTLESS_UP_ENGINE",
+            help="torch: on the CPU; cuda: on a GPU; synthetic: no model, a set rate, to load the rest.",
+        ),
     ] = EngineKind.torch,
+    scheduler: Annotated[
+        SchedulerKind | None,
+        typer.Option(
+            envvar="HOSTLESS_UP_SCHEDULER",
+            help="Engine cuda: where steps are decided; device, on the GPU itself, unless told otherwise.",
+        ),
+    ] = None,
     rate: Annotated[float, typer.Option(help="Synthetic engine: tokens/s of each request.", min=0)] = 0.0,
     engines: Annotated[int, typer.Option(envvar="HOSTLESS_UP_ENGINES", help="How many engines.", min=1)] = 1,
     kvstore: Annotated[bool, typer.Option(help="Keep KV blocks, so that long prompts are not computed twice.")] = True,
@@ -54,6 +72,8 @@ def up(
 
     hostless up --port 8001 --engines 2
 
+    hostless up --engine cuda --no-kvstore         # on a GPU, scheduled by the GPU
+
     hostless up --engine synthetic --rate 60       # no model is computed
 
     hostless up -- hostless chat -m Hello          # up, a command, down
@@ -66,6 +86,7 @@ def up(
         port=chosen,
         engine=engine.value,
         model=model,
+        scheduler=scheduler.value if scheduler else "",
         engines=engines,
         kvstore=kvstore,
         threads=max(1, len(os.sched_getaffinity(0)) // engines) if engines > 1 else 0,

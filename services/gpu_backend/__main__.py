@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 import threading
 
@@ -10,10 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from services.common import lifecycle, metrics, rpc
 from services.gpu_backend.assembly import assemble
-from services.gpu_backend.engine import Engine
-from services.gpu_backend.loading import LoadingStopped, load_engine
+from services.gpu_backend.backend import Backend
+from services.gpu_backend.loading import LoadingStopped
 from services.gpu_backend.metrics import BackendCollector
 from services.gpu_backend.service import NAME, EngineService
+from services.gpu_backend.serving import Served, prepare
 from services.gpu_backend.settings import BackendSettings
 
 log = logging.getLogger("gpu_backend")
@@ -28,11 +30,11 @@ async def serve(settings: BackendSettings, life: lifecycle.Lifecycle) -> None:
         serving = rpc.serve(settings.address, service.register, [NAME], GRACE_S, serving=False)
         server = await stack.enter_async_context(serving)
         log.info("listening", extra={"port": server.port})
-        engine = await _load(settings, life)
-        if engine is None:
+        served = await _load(settings, settings.name(server.port), life)
+        if served is None:
             return
-        backend = assemble(settings, engine, server.port)
-        stack.push_async_callback(backend.close)
+        backend = assemble(settings, served, server.port)
+        stack.push_async_callback(_close, backend)
         registry.register(BackendCollector(backend))
         service.backend = backend
         async with asyncio.TaskGroup() as tasks:
@@ -45,23 +47,33 @@ async def serve(settings: BackendSettings, life: lifecycle.Lifecycle) -> None:
     log.info("stopped")
 
 
-async def _load(settings: BackendSettings, life: lifecycle.Lifecycle) -> Engine | None:
-    """The engine, loaded in a thread; None if the process was asked to stop meanwhile."""
+async def _load(settings: BackendSettings, engine_id: str, life: lifecycle.Lifecycle) -> Served | None:
+    """The engine, prepared in a thread; None if the process was asked to stop meanwhile."""
     stop = threading.Event()
-    loading = asyncio.create_task(asyncio.to_thread(load_engine, settings, stop))
+    loading = asyncio.create_task(asyncio.to_thread(prepare, settings, engine_id, stop))
     stopping = asyncio.create_task(life.until_stopping())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     stop.set()
     try:
-        engine = await loading
+        served = await loading
     except LoadingStopped as error:
         log.info(str(error))
         return None
     if life.stopping.is_set():
-        engine.close()
+        served.closing.close()
         return None
-    return engine
+    return served
+
+
+async def _close(backend: Backend) -> None:
+    try:
+        await backend.close()
+    except TimeoutError:
+        # An orderly end of the process would wait for the GPU, and its supervisor for the process.
+        log.exception("a step does not end; the process ends without it")
+        logging.shutdown()
+        os._exit(1)
 
 
 if __name__ == "__main__":

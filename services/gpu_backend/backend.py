@@ -6,13 +6,13 @@ import time
 from collections.abc import Awaitable, Callable
 
 from hostless.v1 import scheduler_pb2 as pb
-from services.fabric.ring import EngineState, RingOwner
-from services.gpu_backend.engine import Engine
+from services.fabric.ring import EngineState
 from services.gpu_backend.kv_link import KvLink
 from services.gpu_backend.leader import Leader
 from services.gpu_backend.leases import Lease, LeaseTable
 from services.gpu_backend.reports import RingLoad, StoreTraffic, make_report, read_load
-from services.gpu_backend.scheduler.host import HostScheduler
+from services.gpu_backend.scheduler.interface import SchedulerLost
+from services.gpu_backend.serving import Served
 from services.gpu_backend.settings import BackendSettings
 from services.gpu_backend.watchdog import Watchdog
 
@@ -36,19 +36,12 @@ class EngineFailed(RuntimeError):
 class Backend:
     """Everything of one loaded engine: `run` as a task, then `drain`, then `close`."""
 
-    def __init__(
-        self,
-        settings: BackendSettings,
-        info: pb.EngineInfo,
-        engine: Engine,
-        ring: RingOwner,
-        scheduler: HostScheduler,
-        kv_link: KvLink | None,
-    ) -> None:
+    def __init__(self, settings: BackendSettings, info: pb.EngineInfo, served: Served, kv_link: KvLink | None) -> None:
+        ring = served.ring
         self.settings = settings
         self.region = ring.region
         self.info = info
-        self.scheduler = scheduler
+        self.scheduler = served.scheduler
         self.kv_link = kv_link
         self.leases = LeaseTable(ring, settings.lease_ttl_ms / 1000, settings.lease_grace_ms / 1000, time.monotonic)
         self.leader = Leader(
@@ -59,7 +52,7 @@ class Backend:
             settings.report_ms / 1000,
             settings.idle_report_ms / 1000,
         )
-        self._engine = engine
+        self._closing = served.closing
         self._ring = ring
         self._watchdog = Watchdog(settings.patience_s, time.monotonic)
         self._draining = False
@@ -138,20 +131,27 @@ class Backend:
         return load.requests
 
     async def close(self) -> None:
-        """Ends leases, scheduler, ring and engine; what still ran is lost. Raises TimeoutError if a step won't end."""
+        """Ends leases, scheduler, ring and engine; what still ran is lost.
+
+        Raises TimeoutError if a step won't end: then everything stays, since it may still be written to.
+        """
         self._draining = True
         self.leases.end_all()
         if self.kv_link:
             await self.kv_link.client.close()
         try:
             await asyncio.to_thread(self.scheduler.stop, STOP_S)
-        finally:
-            self.region.close()
-        self._engine.close()
+        except SchedulerLost as lost:
+            log.error("the scheduler was gone before it was stopped", extra={"why": str(lost)})
+        self._closing.close()
 
     def _look(self, load: RingLoad) -> None:
         if self._ring.engine_state is EngineState.FAILED:
             raise EngineFailed("the scheduler gave the engine up: a step did not end in time")
+        try:
+            self.scheduler.tend()
+        except SchedulerLost as lost:
+            raise EngineFailed(str(lost)) from lost
         counters = self.scheduler.counters()
         moved = counters["claims"] + counters["finished"] + counters["prefill_launches"] + counters["decode_launches"]
         stuck = self._watchdog.look(self._ring.heartbeat, moved, load.requests)

@@ -7,8 +7,14 @@ from pathlib import Path
 from services.common import paths
 from services.common.settings import require, require_above, require_addresses, require_least, setting
 
-ENGINES = ("torch", "synthetic")
-DEFAULT_LANES = {"torch": 16, "synthetic": 256}
+ENGINES = ("torch", "cuda", "synthetic")
+SCHEDULER_KINDS = ("host", "host-overlap", "device")
+WEIGHTS = ("files", "random")
+DEFAULT_LANES = {"torch": 16, "cuda": 64, "synthetic": 256}
+DEFAULT_STEP_TOKENS = {"torch": 512, "cuda": 2048, "synthetic": 512}
+DEFAULT_DTYPES = {"torch": "float32", "cuda": "bfloat16", "synthetic": "float32"}
+LEAST_PATIENCE_S = 5.0
+"""The host looks after its scheduler about once a second."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +26,38 @@ class BackendSettings:
     kvstore: str = setting("", "host:port of the KV store; empty: nothing is loaded or stored")
     engine_id: str = setting("", "name of this engine in the mesh, unique; empty: host name and port")
 
-    engine: str = setting("torch", "torch computes a model; synthetic emits known tokens at a set rate")
+    engine: str = setting("torch", "torch computes a model on the CPU, cuda on a GPU; synthetic emits known tokens")
+    scheduler_kind: str = setting(
+        "",
+        "where steps are decided: device, on the GPU itself; host, a thread of this process; host-overlap, as host, "
+        "each step launched before the last one is read; empty: device for cuda, else host",
+    )
     model: str = setting("SmolLM2-135M-Instruct", "model id, a folder under HOSTLESS_MODELS")
-    dtype: str = setting("float32", "float32 or bfloat16; weights and KV")
+    weights: str = setting(
+        "files", "files: those of the model's folder; random: drawn, its config.json gives the shape"
+    )
+    dtype: str = setting("", "float32 or bfloat16; weights and KV; empty: bfloat16 for cuda, else float32")
     threads: int = setting(0, "CPU threads of a step; 0: torch's choice")
     max_context: int = setting(0, "most tokens of a request, prompt and completion; 0: the model's")
-    lanes: int = setting(0, "most requests in a batch; 0: 16, or 256 for synthetic")
-    step_tokens: int = setting(512, "most tokens in a step; longer prompts are prefilled in chunks")
-    kv_pages: int = setting(0, "KV memory in pages of 64 tokens; 0: 1 GiB or less, by free memory and need")
+    lanes: int = setting(0, "most requests in a batch; 0: 16 for torch, 64 for cuda, 256 for synthetic")
+    step_tokens: int = setting(
+        0, "most tokens in a step; longer prompts are prefilled in chunks; 0: 512, 2048 for cuda"
+    )
+    prefill_chunk: int = setting(0, "most prompt tokens of a step, so that decodes wait less; 0: as step-tokens")
+    kv_pages: int = setting(
+        0, "KV memory in pages of 64 tokens; 0: by free memory and need, and 1 GiB or less on a CPU"
+    )
+
+    gpu: int = setting(0, "which GPU (cuda)")
+    gpu_memory: float = setting(
+        0.9, "most of the GPU's free memory, once weights are loaded, that KV pages take (cuda)"
+    )
+    host_patience_s: float = setting(
+        0.0, "the scheduler on the GPU ends when this process has stood still for so long; 0: never (device)"
+    )
+    device_deadline_s: float = setting(
+        0.0, "the scheduler on the GPU ends so long after its start, for tests; 0: never (device)"
+    )
 
     synthetic_tokens_per_s: float = setting(100.0, "decode rate of each request (synthetic)")
     synthetic_prefill_tokens_per_s: float = setting(20_000.0, "prefill rate (synthetic)")
@@ -53,18 +83,48 @@ class BackendSettings:
     def __post_init__(self) -> None:
         require(self.engine in ENGINES, f"engine: {self.engine!r} is not one of {', '.join(ENGINES)}")
         require_addresses(self, "address", "scheduler", or_empty=("advertise", "metrics_address", "kvstore"))
-        require_least(self, 0, "threads", "max_context", "lanes", "kv_pages", "lease_grace_ms", "step_limit_s")
-        require_least(self, 1, "step_tokens", "slots", "prompt_words", "token_words")
+        require_least(self, 0, "threads", "max_context", "lanes", "step_tokens", "prefill_chunk", "kv_pages", "gpu")
+        require_least(self, 0, "lease_grace_ms", "step_limit_s", "device_deadline_s", "host_patience_s")
+        require_least(self, 1, "slots", "prompt_words", "token_words")
         require_above(self, 0, "lease_ttl_ms", "report_ms", "idle_report_ms", "drain_s", "patience_s")
         require(all(word.isdigit() for word in self.synthetic_words) and bool(self.synthetic_words),
                 f"synthetic-words: {self.synthetic_words} are not token ids")  # fmt: skip
         require(self.batch <= self.slots, f"lanes: {self.batch} is more than the {self.slots} slots")
-        require(self.step_tokens >= self.batch, f"step-tokens: {self.step_tokens} is less than lanes, {self.batch}")
+        require(self.most_step_tokens >= self.batch,
+                f"step-tokens: {self.most_step_tokens} is less than lanes, {self.batch}")  # fmt: skip
+        self._check_gpu()
+
+    def _check_gpu(self) -> None:
+        kinds = ", ".join(SCHEDULER_KINDS)
+        require(self.scheduling in SCHEDULER_KINDS, f"scheduler-kind: {self.scheduler_kind!r} is not one of {kinds}")
+        require(self.scheduling == "host" or self.engine == "cuda",
+                f"scheduler-kind: {self.scheduling} is for engine cuda, not {self.engine}")  # fmt: skip
+        require(self.weights in WEIGHTS, f"weights: {self.weights!r} is not one of {', '.join(WEIGHTS)}")
+        require(0 < self.gpu_memory < 1, f"gpu-memory: {self.gpu_memory:g} is not between 0 and 1")
+        require(not 0 < self.host_patience_s < LEAST_PATIENCE_S,
+                f"host-patience-s: {self.host_patience_s:g} is below {LEAST_PATIENCE_S:g}")  # fmt: skip
+        require(not self.kvstore or self.engine != "cuda",
+                "kvstore: engine cuda keeps no KV blocks; leave it empty (hostless up --no-kvstore)")  # fmt: skip
 
     @property
     def batch(self) -> int:
         """Lanes, with the default filled in."""
         return self.lanes or min(DEFAULT_LANES[self.engine], self.slots)
+
+    @property
+    def most_step_tokens(self) -> int:
+        """Tokens of the largest step, with the default filled in."""
+        return self.step_tokens or max(DEFAULT_STEP_TOKENS[self.engine], self.batch)
+
+    @property
+    def scheduling(self) -> str:
+        """One of SCHEDULER_KINDS: `scheduler_kind`, with the default filled in."""
+        return self.scheduler_kind or ("device" if self.engine == "cuda" else "host")
+
+    @property
+    def number_type(self) -> str:
+        """Of weights and KV: `dtype`, with the default filled in."""
+        return self.dtype or DEFAULT_DTYPES[self.engine]
 
     @property
     def model_folder(self) -> Path:

@@ -18,6 +18,7 @@ class MeshOptions:
     host: str = HOST
     port: int = 8000
     engine: str = "torch"
+    scheduler: str = ""  # where steps are decided; empty: the engine's own choice
     model: str = ""
     engines: int = 1
     kvstore: bool = True
@@ -68,6 +69,8 @@ def mesh_plan(options: MeshOptions, ports: list[int]) -> list[ServicePlan]:
         flags = ["--engine", options.engine, "--scheduler", scheduler, "--kvstore", kvstore]
         if options.model:
             flags += ["--model", options.model]
+        if options.scheduler:
+            flags += ["--scheduler-kind", options.scheduler]
         if options.threads:
             flags += ["--threads", str(options.threads)]
         if options.rate:

@@ -4,12 +4,13 @@ Between `start` and `stop` no host code takes part in a step. The host sees coun
 writes, and gives commands in a word that the GPU reads. The process's end, however it comes, ends the kernel.
 """
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from services.gpu_backend import _device
 from services.gpu_backend._device import Ending
@@ -19,8 +20,9 @@ from services.gpu_backend.device.agent_memory import AgentMemory
 from services.gpu_backend.device.driver import Arguments, CudaError, Device, Graph, MappedMemory, Module, Stream
 from services.gpu_backend.device.ring_memory import RingMemory
 from services.gpu_backend.device.settings import DeviceSettings
-from services.gpu_backend.engine import StepKind
-from services.gpu_backend.engines.cuda.contract import GraphEngine, StepMemory
+from services.gpu_backend.engine import EngineError, StepKind
+from services.gpu_backend.engines.cuda.contract import CaptureProgress, GraphEngine, StepMemory, no_progress
+from services.gpu_backend.scheduler.interface import SchedulerLost
 from services.gpu_backend.scheduler.orders import OrderQueue
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 
@@ -31,10 +33,6 @@ COUNTERS: np.dtype[np.void] = np.dtype(_device.COUNTERS)
 MISSION: np.dtype[np.void] = np.dtype(_device.MISSION)
 _TEAM_AND_WATCHER = 256 + 32
 _POLL_S = 1e-3
-
-
-class SchedulerLost(RuntimeError):
-    """The scheduler on the GPU ended without being told to; the message says why."""
 
 
 class DeviceScheduler:
@@ -56,9 +54,9 @@ class DeviceScheduler:
         max_context: int,
         device: Device,
         device_settings: DeviceSettings | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: CaptureProgress = no_progress,
     ) -> None:
-        """`engine` is allocated. `progress` hears of graphs captured, and of how many there will be.
+        """`engine` is allocated. Captures every shape that `settings` name, or else the engine proposes.
 
         Raises ValueError where ring, engine and settings don't fit together, EngineError from a capture,
         ToolchainMissing or BuildFailed where the scheduler can't be compiled, CudaError.
@@ -66,33 +64,44 @@ class DeviceScheduler:
         self.settings = settings
         self.device_settings = device_settings or DeviceSettings()
         self._device, self._ring, self._engine = device, ring, engine
-        self._module = Module(build.cubin(self.source, device.capability))
-        self._stream = Stream()
-        shapes = [(kind, size) for kind in (StepKind.DECODE, StepKind.PREFILL) for size in engine.graph_sizes(kind)]
+        self._started = self._stopping = self._closed = False
+        with contextlib.ExitStack() as held:
+            device.use()
+            self._set_up(held, max_context, progress)
+            self._held = held.pop_all()
+
+    def _set_up(self, held: contextlib.ExitStack, max_context: int, progress: CaptureProgress) -> None:
+        """`held` gives everything back, in the order that the driver wants."""
+        settings, engine = self.settings, self._engine
+        self._module = held.enter_context(contextlib.closing(Module(build.cubin(self.source, self._device.capability))))
+        self._stream = held.enter_context(contextlib.closing(Stream()))
+        decodes = settings.decode_graphs or engine.graph_sizes(StepKind.DECODE)
+        prefills = settings.prefill_graphs or engine.graph_sizes(StepKind.PREFILL)
         core, memory, self._hot_bytes = _device.images(
-            ring=ring.host_view,
+            ring=self._ring.host_view,
             settings=_core_settings(settings, max_context, engine.geometry.vocab),
-            decode_graphs=[size for kind, size in shapes if kind == StepKind.DECODE],
-            prefill_graphs=[size for kind, size in shapes if kind == StepKind.PREFILL],
+            decode_graphs=list(decodes),
+            prefill_graphs=list(prefills),
         )
         self._core_bytes, self._layout = len(core), _device.engine_layout(memory)
-        self._core, self._memory = driver.allocate(len(core)), driver.allocate(len(memory))
-        driver.copy_in(self._core, core)
-        driver.copy_in(self._memory, memory)
-        self._agent = MappedMemory(len(memory))
+        self._core, self._memory = _allocate(held, core), _allocate(held, memory)
+        self._agent = held.enter_context(contextlib.closing(MappedMemory(len(memory))))
         self._agent.view[:] = memory
-        self._control = MappedMemory(_device.CONTROL_BYTES)
+        self._control = held.enter_context(contextlib.closing(MappedMemory(_device.CONTROL_BYTES)))
         self._words = self._control.view[: CONTROL.itemsize].view(CONTROL)[0]
         self._counters = self._control.view[_device.COUNTERS_OFFSET :][: COUNTERS.itemsize].view(COUNTERS)[0]
         self.orders = OrderQueue(agent := AgentMemory(self._agent.view, self._layout), agent)
-        self._executables = self._capture(shapes, progress)
-        self._table = driver.allocate(8 * len(self._executables))
-        driver.copy_in(self._table, np.array([int(each) for each in self._executables], np.uint64))
+        shapes = [
+            (kind, n) for kind, sizes in ((StepKind.DECODE, decodes), (StepKind.PREFILL, prefills)) for n in sizes
+        ]
+        executables = self._capture(held, shapes, progress)
+        self._table = _allocate(held, np.array([int(each) for each in executables], np.uint64))
         self._mission = np.zeros(1, MISSION)
-        self._graph = Graph()
-        self._started = self._closed = False
+        self._graph = held.enter_context(contextlib.closing(Graph()))
 
-    def _capture(self, shapes: list[tuple[StepKind, int]], progress: Callable[[int, int], None] | None) -> list[Any]:
+    def _capture(
+        self, held: contextlib.ExitStack, shapes: list[tuple[StepKind, int]], progress: CaptureProgress
+    ) -> list[Any]:
         """Two executables a shape, in the order of `shapes`; captured largest first."""
         at = self._layout
         memory = StepMemory(
@@ -104,9 +113,10 @@ class DeviceScheduler:
         pairs: dict[tuple[StepKind, int], list[Any]] = {}
         for done, (kind, size) in enumerate(sorted(shapes, key=lambda shape: (shape[0], -shape[1]))):
             graph = self._engine.capture(kind, size, memory)
-            pairs[kind, size] = [driver.instantiate(graph, self._stream) for _ in range(2)]
-            if progress is not None:
-                progress(done + 1, len(shapes))
+            pairs[kind, size] = pair = []
+            for _ in range(2):
+                pair.append(_instantiate(held, graph, self._stream, f"{kind.name.lower()} graph of size {size}"))
+            progress(kind, size, done + 1, len(shapes))
         self._stream.wait()
         return [executable for shape in shapes for executable in pairs[shape]]
 
@@ -114,6 +124,7 @@ class DeviceScheduler:
         """Once. Returns as soon as the kernel is on its way."""
         if self._started:
             raise RuntimeError("the scheduler was started already")
+        self._device.use()
         self._started = True
         offset, device_now = self._read_clock()
         own, m = self.device_settings, self._mission
@@ -134,9 +145,9 @@ class DeviceScheduler:
         # kernel, for the watcher's reads over the bus; that cost steps a quarter of their speed.
         alone = self._device.spare_shared_bytes(kernel)
         self._graph.add(kernel, 1, _TEAM_AND_WATCHER, Arguments([m]), alone)
-        self._executable = driver.instantiate(self._graph.handle, self._stream)
+        executable = _instantiate(self._held, self._graph.handle, self._stream, "graph of the scheduler itself")
         self._stream.wait()
-        self._stream.launch_graph(self._executable)
+        self._stream.launch_graph(executable)
 
     def _read_clock(self) -> tuple[int, int]:
         """What is to be added to the GPU's clock to give unix time; and the GPU's clock. In ns."""
@@ -162,8 +173,19 @@ class DeviceScheduler:
         """The host lives. Needed only with DeviceSettings.host_patience_s, and then more often than that."""
         self._words["host_beat"] += 1
 
-    def poke(self) -> None:
-        """Nothing: the scheduler on a GPU never rests for long."""
+    def tend(self) -> None:
+        """Beats. Raises SchedulerLost, also where the GPU stopped with an error."""
+        self.beat()
+        try:
+            ending = self.ending
+        except CudaError as error:
+            raise SchedulerLost(str(error)) from error
+        if ending != Ending.RUNS and not self._stopping:
+            raise SchedulerLost(self._reason(ending))
+
+    def _reason(self, ending: Ending) -> str:
+        detail = f", error {int(self._words['relaunch_error'])}" if ending == Ending.STRANDED else ""
+        return f"the scheduler on the GPU has ended by itself: {ending.name.lower()}{detail}"
 
     def counters(self) -> dict[str, int]:
         """By the names of state.hpp's Counters, as of the last report."""
@@ -182,7 +204,10 @@ class DeviceScheduler:
 
     @property
     def ending(self) -> Ending:
-        """RUNS until the scheduler has ended. Raises CudaError if the GPU stopped with an error."""
+        """RUNS until the scheduler has ended. Raises CudaError if the GPU stopped with an error, SchedulerLost if it
+        ended without a word.
+        """
+        self._device.use()
         ending = Ending(int(self._words["ended"]))
         if ending == Ending.RUNS and self._started and self._stream.done():
             ending = Ending(int(self._words["ended"]))  # written between the two looks, or never
@@ -195,6 +220,7 @@ class DeviceScheduler:
         """Nothing of it is on the GPU: never started, or ended in whatever way."""
         if not self._started:
             return True
+        self._device.use()
         try:
             return self._stream.done()
         except CudaError:
@@ -210,6 +236,7 @@ class DeviceScheduler:
         """
         if not self._started or self._closed:
             return
+        self._stopping = True
         self._words["command"] = int(Command.STOP)
         give_up = time.monotonic() + timeout_s
         while (ending := self.ending) == Ending.RUNS or not self._stream.done():
@@ -217,13 +244,13 @@ class DeviceScheduler:
                 raise TimeoutError(f"the scheduler on the GPU has not stopped within {timeout_s:g} s")
             time.sleep(_POLL_S)
         if ending != Ending.STOPPED:
-            detail = f", error {int(self._words['relaunch_error'])}" if ending == Ending.STRANDED else ""
-            raise SchedulerLost(f"the scheduler on the GPU had ended before: {ending.name.lower()}{detail}")
+            raise SchedulerLost(self._reason(ending))
 
     def check(self) -> None:
         """Raises AssertionError with the first thing in the core's books that doesn't add up. After `stop`."""
         if self._started and self.ending == Ending.RUNS:
             raise RuntimeError("the books of a scheduler on a GPU can be checked only when it has stopped")
+        self._device.use()
         core = driver.copy_out(self._core, self._core_bytes)
         memory = driver.copy_out(self._memory, self._layout["size_bytes"])
         if wrong := _device.check(core=core, ring=self._ring.copy(), engine=memory, agent=self._agent.view):
@@ -235,18 +262,31 @@ class DeviceScheduler:
             return
         self._closed = True
         self._device.use()
-        for executable in (*self._executables, *([self._executable] if self._started else [])):
-            driver.destroy(executable)
-        self._graph.close()
-        for address in (self._core, self._memory, self._table):
-            driver.free(address)
-        self._agent.close()
-        self._control.close()
-        self._stream.close()
-        self._module.close()
+        self._held.close()
 
 
 _ENGINE_PARTS = ("step", "sequences", "tokens", "out_tokens", "block_tables")
+
+
+def _allocate(held: contextlib.ExitStack, data: NDArray[Any]) -> int:
+    """Device memory that begins as `data`."""
+    address = driver.allocate(data.nbytes)
+    held.callback(driver.free, address)
+    driver.copy_in(address, data)
+    return address
+
+
+def _instantiate(held: contextlib.ExitStack, graph: Any, stream: Stream, name: str) -> Any:
+    """Raises EngineError, which names the graph."""
+    try:
+        executable = driver.instantiate(graph, stream)
+    except CudaError as error:
+        free, total = driver.memory_info()
+        raise EngineError(
+            f"the {name} can't be made launchable from the GPU, of whose {total} bytes {free} are free: {error}"
+        ) from error
+    held.callback(driver.destroy, executable)
+    return executable
 
 
 def _core_settings(settings: SchedulerSettings, max_context: int, vocab_size: int) -> dict[str, int]:

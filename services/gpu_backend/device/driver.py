@@ -108,6 +108,12 @@ def free(address: int) -> None:
     call(driver.cuMemFree, address)
 
 
+def memory_info() -> tuple[int, int]:
+    """Bytes of the current device: free, in all."""
+    free, total = call(driver.cuMemGetInfo)
+    return int(free), int(total)
+
+
 def copy_in(address: int, data: NDArray[Any]) -> None:
     call(driver.cuMemcpyHtoD, address, data.ctypes.data, data.nbytes)
 

@@ -4,15 +4,13 @@ import asyncio
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from services.common.keys import BLOCK_TOKENS, block_keys
 from services.gpu_backend.kv_agent.chains import Chains
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.loader import Loader
 from services.gpu_backend.kv_agent.orders import InOrder, Orders
+from services.gpu_backend.kv_agent.pages import Pages
 from services.gpu_backend.kv_agent.prompts import Prompts
 from services.gpu_backend.kv_agent.settings import AgentSettings
 from services.gpu_backend.kv_agent.storer import Storer
@@ -27,7 +25,7 @@ class KvAgent:
     """`run` it as a task beside the scheduler, on one event loop; it ends when cancelled, all loads answered.
 
     orders    the scheduler's OrderQueue; nobody else takes from it
-    kv_pages  u8[pages, block_bytes], the engine's
+    pages     the engine's
     client    of the store; stays the caller's to close
     name      of this engine, for its shared memory
     """
@@ -36,7 +34,7 @@ class KvAgent:
         self,
         orders: Orders,
         prompts: Prompts,
-        kv_pages: NDArray[np.uint8],
+        pages: Pages,
         client: StoreClient,
         settings: AgentSettings,
         name: str,
@@ -44,10 +42,10 @@ class KvAgent:
         self.counters = AgentCounters()
         self._orders, self._prompts, self._settings = orders, prompts, settings
         health = StoreHealth(settings.retry_s)
-        self._chains = Chains(kv_pages.shape[1])
+        self._chains = Chains(pages.block_bytes)
         self._in_order = InOrder(orders.release)
-        self._loader = Loader(orders, kv_pages, client, health, self.counters, settings, f"kv.{name}")
-        self._storer = Storer(kv_pages, client, health, self.counters, settings)
+        self._loader = Loader(orders, pages, client, health, self.counters, settings, f"kv.{name}")
+        self._storer = Storer(pages, client, health, self.counters, settings)
 
     @property
     def read_queue_tokens(self) -> int:

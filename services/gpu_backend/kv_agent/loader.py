@@ -14,6 +14,7 @@ from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
 from services.gpu_backend.kv_agent.orders import Orders
+from services.gpu_backend.kv_agent.pages import Pages
 from services.gpu_backend.kv_agent.settings import AgentSettings
 from services.kvstore.client import StoreClient, StoreUnavailable
 
@@ -50,7 +51,7 @@ class Loader:
     def __init__(
         self,
         orders: Orders,
-        kv_pages: NDArray[np.uint8],
+        kv_pages: Pages,
         client: StoreClient,
         health: StoreHealth,
         counters: AgentCounters,
@@ -94,7 +95,7 @@ class Loader:
                 self._answer(load)
 
     async def _work(self, name: str) -> None:
-        block_bytes = self._kv_pages.shape[1]
+        block_bytes = self._kv_pages.block_bytes
         share = self._settings.load_buffer_bytes // self._settings.load_workers
         buffer = LoadBuffer(name, max(1, share // block_bytes), block_bytes)
         try:
@@ -128,7 +129,7 @@ class Loader:
                 count = min(buffer.blocks, hit.hit - load.loaded)
                 got = await self._read(hit.lease_id, load.loaded, count, buffer)
                 for at in range(got):
-                    self._kv_pages[load.pages[load.loaded]] = buffer.block(at)
+                    await self._kv_pages.write(int(load.pages[load.loaded]), buffer.block(at))
                     load.loaded += 1
                     await asyncio.sleep(0)  # the event loop is shared
                 if got < count:
@@ -138,7 +139,7 @@ class Loader:
         target = buffer.descriptor()
         try:
             got = await self._client.read(
-                lease_id, first, count, self._kv_pages.shape[1], target, timeout_s=self._settings.read_timeout_s
+                lease_id, first, count, self._kv_pages.block_bytes, target, timeout_s=self._settings.read_timeout_s
             )
         except BaseException:
             buffer.discard()  # the store may still be writing
@@ -154,5 +155,5 @@ class Loader:
         del self._open[load.request]
         self._orders.answer_load(load.order, load.loaded)
         self._counters.blocks_loaded += load.loaded
-        self._counters.bytes_loaded += load.loaded * self._kv_pages.shape[1]
+        self._counters.bytes_loaded += load.loaded * self._kv_pages.block_bytes
         self._counters.loads_short += load.loaded < len(load.pages)

@@ -7,12 +7,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from services.gpu_backend.kv_agent.chains import Chain
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
+from services.gpu_backend.kv_agent.pages import Pages
 from services.gpu_backend.kv_agent.settings import AgentSettings
 from services.kvstore.client import Block, StoreClient, StoreUnavailable, WriteBatch
 
@@ -43,7 +41,7 @@ class Storer:
 
     def __init__(
         self,
-        kv_pages: NDArray[np.uint8],
+        kv_pages: Pages,
         client: StoreClient,
         health: StoreHealth,
         counters: AgentCounters,
@@ -136,7 +134,7 @@ class Storer:
                 self._work.clear()
                 return
             if not reason and not offer.chain.broken:
-                batch.fill(at, self._kv_pages[offer.page])
+                batch.fill(at, await self._kv_pages.read(offer.page))
             sent.append(held.popleft())
             offer.let_go()
             await asyncio.sleep(0)  # the event loop is shared

@@ -10,6 +10,7 @@ from services.gpu_backend.models import llama
 from services.gpu_backend.models.config import ModelConfig, ModelError
 from services.gpu_backend.models.gguf_loader import GgufNames, open_gguf
 from services.gpu_backend.models.model import Model, Report
+from services.gpu_backend.models.random_weights import RandomWeights, shape_of
 from services.gpu_backend.models.safetensors_loader import SafetensorsSource
 from services.gpu_backend.models.weights import Progress, WeightSource, content_identity, no_progress
 
@@ -36,18 +37,33 @@ class LoadedModel:
     identity: str
 
 
-def load(folder: Path, dtype: str = "float32", device: str = "cpu", progress: Progress = no_progress) -> LoadedModel:
+def load(
+    folder: Path,
+    dtype: str = "float32",
+    device: str = "cpu",
+    *,
+    weights: str = "files",
+    progress: Progress = no_progress,
+) -> LoadedModel:
     """Loads a folder that holds one *.gguf, or config.json and *.safetensors.
 
-    dtype is "float32" or "bfloat16"; weights are converted to it. Raises ModelError, which names the
-    file, and the tensor or key in it.
+    dtype is "float32" or "bfloat16"; weights are converted to it. weights is "files", or "random": then they
+    are drawn, and of the folder only the model's shape is read. Raises ModelError, which names the file, and
+    the tensor or key in it, or the bytes that the device lacks.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    source, files = _open(folder)
+    target = torch.device(device)
+    if weights == "random":
+        drawn = RandomWeights(shape_of(folder, _gguf_names()), DTYPES[dtype], target)
+        source: WeightSource = drawn
+        _check_architecture(folder, source.config)
+        identity = drawn.identity
+    else:
+        source, files = _open(folder)
+        identity = content_identity(files, source.config, progress)
     config = source.config
     architecture = ARCHITECTURES[config.architecture]
-    identity = content_identity(files, config, progress)
     total, done = _parameters(config), 0
 
     def report(name: str, elements: int) -> None:
@@ -55,7 +71,7 @@ def load(folder: Path, dtype: str = "float32", device: str = "cpu", progress: Pr
         done = min(done + elements, total)
         progress(name, done, total)
 
-    model = architecture.build(source, DTYPES[dtype], torch.device(device), report)
+    model = architecture.build(source, DTYPES[dtype], target, report)
     progress("loaded", total, total)
     return LoadedModel(model, identity)
 
@@ -68,19 +84,26 @@ def _open(folder: Path) -> tuple[WeightSource, list[Path]]:
         names = ", ".join(file.name for file in ggufs)
         raise ModelError(f"{folder}: holds several GGUF files ({names}); keep one")
     if ggufs:
-        gguf_names = {name: each.gguf for name, each in ARCHITECTURES.items()}
-        return open_gguf(ggufs[0], gguf_names), ggufs
+        return open_gguf(ggufs[0], _gguf_names()), ggufs
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder}: holds neither a *.gguf nor a config.json with *.safetensors")
     source = SafetensorsSource(folder)
-    if source.config.architecture not in ARCHITECTURES:
-        raise ModelError(
-            f"{folder / 'config.json'}: architecture {source.config.architecture!r} is not supported "
-            f"({', '.join(sorted(ARCHITECTURES))})"
-        )
+    _check_architecture(folder, source.config)
     if not source.files:
         raise ModelError(f"{folder}: has a config.json but no *.safetensors")
     return source, sorted(source.files)
+
+
+def _gguf_names() -> dict[str, GgufNames]:
+    return {name: each.gguf for name, each in ARCHITECTURES.items()}
+
+
+def _check_architecture(folder: Path, config: ModelConfig) -> None:
+    if config.architecture not in ARCHITECTURES:
+        raise ModelError(
+            f"{folder / 'config.json'}: architecture {config.architecture!r} is not supported "
+            f"({', '.join(sorted(ARCHITECTURES))})"
+        )
 
 
 def _parameters(config: ModelConfig) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from services.gpu_backend import _scheduler
 from services.gpu_backend._scheduler import Command
 from services.gpu_backend.engine import Engine
+from services.gpu_backend.scheduler.interface import SchedulerLost
 from services.gpu_backend.scheduler.memory import EngineMemory
 from services.gpu_backend.scheduler.orders import OrderQueue
 from services.gpu_backend.scheduler.settings import SchedulerSettings
@@ -87,6 +88,14 @@ class HostScheduler:
             raise TimeoutError(f"the engine's step has not returned within {timeout_s:g} s")
         if self._thread.ident is not None:
             self._thread.join(_LOOK_S + timeout_s)
+
+    def tend(self) -> None:
+        """Raises SchedulerLost when the engine's thread is gone and the loop goes on."""
+        if self._thread.ident is not None and not self._thread.is_alive() and not self._native.ended():
+            raise SchedulerLost("the thread that computes steps has ended")
+
+    def close(self) -> None:
+        """Nothing: what it holds goes with it."""
 
     def counters(self) -> dict[str, int]:
         """By the names of state.hpp's Counters; the gauges are as of the last turn."""

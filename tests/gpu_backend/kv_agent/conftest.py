@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from services.common.keys import block_keys, root_key
-from services.gpu_backend.kv_agent import AgentSettings, KvAgent
+from services.gpu_backend.kv_agent import AgentSettings, HostPages, KvAgent
 from services.gpu_backend.scheduler.memory import KV_ORDER
 from services.gpu_backend.scheduler.orders import KvOrderKind
 from services.kvstore.client import StoreClient
@@ -71,7 +71,7 @@ class Rig:
         self.orders = FakeOrders(self.kv_pages)
         self.prompts: dict[tuple[int, int], NDArray[np.uint32]] = {}
         self.client = client
-        self.agent = KvAgent(self.orders, self, self.kv_pages, client, settings, "test")
+        self.agent = KvAgent(self.orders, self, HostPages(self.kv_pages), client, settings, "test")
         self._next_page = 0
 
     def tokens(self, slot: int, generation: int, count: int) -> NDArray[np.uint32]:

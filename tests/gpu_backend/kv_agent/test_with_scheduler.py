@@ -17,7 +17,7 @@ from services.fabric.ring import Finish, RingClient, RingGeometry, RingOwner, Sl
 from services.fabric.ring.layout import RECORD
 from services.fabric.transports import open_region
 from services.gpu_backend.engine import ModelGeometry, StepView
-from services.gpu_backend.kv_agent import AgentSettings, KvAgent, RingPrompts
+from services.gpu_backend.kv_agent import AgentSettings, HostPages, KvAgent, RingPrompts
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.kvstore.client import StoreClient
@@ -115,7 +115,12 @@ async def mesh(address: str, folder: Path) -> Any:
         scheduler.start()
         async with StoreClient(address) as store:
             agent = KvAgent(
-                scheduler.orders, RingPrompts(owner), engine.kv_pages, store, AgentSettings(busy_poll_s=0.002), "e"
+                scheduler.orders,
+                RingPrompts(owner),
+                HostPages(engine.kv_pages),
+                store,
+                AgentSettings(busy_poll_s=0.002),
+                "e",
             )
             running = asyncio.create_task(agent.run())
             try:

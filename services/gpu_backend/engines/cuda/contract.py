@@ -5,11 +5,18 @@ one graph a shape over it. Then it launches the graphs from the device; no host 
 Addresses are device pointers as ints, so that neither side needs the other's CUDA library.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from services.gpu_backend.engine import ModelGeometry, StepKind
+
+CaptureProgress = Callable[[StepKind, int, int, int], None]
+"""(kind, size, graphs captured, graphs in all); called after each capture. May raise, to stop."""
+
+
+def no_progress(kind: StepKind, size: int, done: int, total: int) -> None:
+    """Progress that nobody looks at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,6 @@ from services.gpu_backend.engines.cuda.tail import device_tail
 from services.gpu_backend.models.llama import Llama
 from services.gpu_backend.models.model import Model
 
-Progress = Callable[[StepKind, int, int, int], None]
-"""(kind, size, graphs captured, graphs in all); called after each capture."""
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
     """Bytes of device memory, by what holds them."""
@@ -143,15 +139,6 @@ class CudaGraphEngine:
         self._graphs[memory.address, kind, size] = graph
         self._graph_bytes += max(0, free_before - torch.cuda.mem_get_info(self._device)[0])
         return graph
-
-    def capture_all(self, memory: StepMemory, progress: Progress) -> dict[tuple[StepKind, int], int]:
-        """Every shape of both kinds, largest first, as cudaGraph_t."""
-        shapes = [(kind, size) for kind in StepKind for size in reversed(self.graph_sizes(kind))]
-        captured = {}
-        for kind, size in shapes:
-            captured[kind, size] = self.capture(kind, size, memory)
-            progress(kind, size, len(captured), len(shapes))
-        return captured
 
     def memory_report(self) -> MemoryReport:
         weights = [self._model.embedding, self._model.norm, self._model.head]

@@ -10,18 +10,15 @@ import torch
 from numpy.typing import NDArray
 
 from services.gpu_backend.engine import EngineError, ModelGeometry, StepKind, StepView
-from services.gpu_backend.engines.cuda.engine import CudaGraphEngine, Progress
+from services.gpu_backend.engines.cuda.contract import CaptureProgress, no_progress
+from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
 from services.gpu_backend.engines.cuda.own_memory import OwnMemory
-
-
-def no_progress(kind: StepKind, size: int, done: int, total: int) -> None:
-    """Progress that nobody looks at."""
 
 
 class HostDrivenGraphEngine:
     """An `Engine`, so that HostScheduler can drive it."""
 
-    def __init__(self, engine: CudaGraphEngine, max_context: int, progress: Progress = no_progress) -> None:
+    def __init__(self, engine: CudaGraphEngine, max_context: int, progress: CaptureProgress = no_progress) -> None:
         """max_context: most positions of a lane, at most the model's. `close` closes `engine` too."""
         self._engine = engine
         self._lane_pages = -(-max_context // 64)

@@ -1,0 +1,131 @@
+"""From settings to an engine that could start: kit, KV pages, ring, scheduler. Runs in a thread."""
+
+import contextlib
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from services.common.settings import SettingError
+from services.fabric.errors import RegionInUse
+from services.fabric.region import MemoryRegion
+from services.fabric.ring import RingGeometry, RingOwner
+from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry
+from services.gpu_backend.kits import EngineKit
+from services.gpu_backend.kv_agent import Pages
+from services.gpu_backend.loading import LoadingProgress, load_kit
+from services.gpu_backend.scheduler.interface import Scheduler
+from services.gpu_backend.scheduler.settings import SchedulerSettings
+from services.gpu_backend.settings import BackendSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A scheduler that is not started, and what it serves. `closing.close()`, after its stop, gives all back.
+
+    kv_pages: for a KV agent; None without a store.
+    """
+
+    geometry: ModelGeometry
+    pages: int
+    max_context: int
+    ring: RingOwner
+    scheduler: Scheduler
+    kv_pages: Pages | None
+    region_name: str
+    closing: contextlib.ExitStack
+
+
+def prepare(settings: BackendSettings, engine_id: str, stop: threading.Event) -> Served:
+    """Loads, allocates and captures.
+
+    Raises SettingError when the model is not there or can't be read, memory doesn't suffice, or settings
+    contradict what is there; LoadingStopped soon after `stop` is set.
+    """
+    progress = LoadingProgress(settings.model, stop)
+    with contextlib.ExitStack() as stack:
+        kit = load_kit(settings, progress)
+        stack.callback(kit.close)
+        pages = _pages(settings, kit)
+        max_context = min(context_of(settings, kit.geometry), pages * PAGE_TOKENS)
+        core = SchedulerSettings(
+            lanes=settings.batch,
+            step_tokens=settings.most_step_tokens,
+            prefill_chunk=settings.prefill_chunk,
+            pages=pages,
+            watchdog_s=settings.step_limit_s,
+            kv_orders=bool(settings.kvstore),
+        )
+        try:
+            kit.allocate(core, max_context)
+        except EngineError as error:
+            raise SettingError(f"kv-pages: {error}") from None
+        _tell(kit.geometry, pages)
+        ring = _create_ring(settings, engine_id, kit.geometry, pages, max_context)
+        stack.callback(ring.region.close)
+        try:
+            scheduler = kit.make_scheduler(ring, core, max_context)
+        except (EngineError, ValueError) as error:
+            raise SettingError(f"engine {settings.engine}: {error}") from error
+        stack.callback(scheduler.close)
+        name = _region_name(engine_id)
+        pool = kit.kv_pages() if settings.kvstore else None
+        return Served(kit.geometry, pages, max_context, ring, scheduler, pool, name, closing=stack.pop_all())
+
+
+def context_of(settings: BackendSettings, geometry: ModelGeometry) -> int:
+    """Most tokens of one request, as the model and the settings have it."""
+    if settings.max_context > geometry.max_context:
+        raise SettingError(f"max-context: {settings.max_context} is more than the model's {geometry.max_context}")
+    return settings.max_context or geometry.max_context
+
+
+def _pages(settings: BackendSettings, kit: EngineKit) -> int:
+    if settings.kv_pages:
+        return settings.kv_pages
+    of_longest = -(-context_of(settings, kit.geometry) // PAGE_TOKENS)
+    try:
+        return kit.default_pages(of_longest * settings.batch)
+    except EngineError as error:
+        raise SettingError(f"kv-pages: {error}") from None
+
+
+def _tell(geometry: ModelGeometry, pages: int) -> None:
+    log.info(
+        "KV memory",
+        extra={
+            "pages": pages,
+            "tokens": pages * PAGE_TOKENS,
+            "page_bytes": geometry.block_bytes,
+            "total_mib": round(pages * geometry.block_bytes / 2**20, 1),
+        },
+    )
+
+
+def _create_ring(
+    settings: BackendSettings, engine_id: str, geometry: ModelGeometry, pages: int, max_context: int
+) -> RingOwner:
+    """A new ring in a region of its own, whose stale predecessor is removed."""
+    shape = RingGeometry(settings.slots, settings.prompt_words, settings.token_words)
+    try:
+        region = MemoryRegion.create(f"ring.{_region_name(engine_id)}", shape.size_bytes)
+    except RegionInUse as error:
+        raise SettingError(f"engine-id: {engine_id!r} is taken: {error}") from None
+    except OSError as error:
+        what = f"no shared memory for a ring of {shape.size_bytes} bytes: {error}"
+        raise SettingError(f"slots, prompt-words, token-words: {what}") from None
+    return RingOwner(
+        region,
+        shape,
+        epoch=time.time_ns(),
+        max_context=max_context,
+        vocab_size=geometry.vocab,
+        page_count=pages,
+    )
+
+
+def _region_name(engine_id: str) -> str:
+    """As much of the id as the name of a file in memory can hold."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in engine_id)
