@@ -1,0 +1,258 @@
+"""The engine `local`: blocks in append-only segment files on this machine's disks, past the page cache.
+
+Which files and where is decided here, in Python; the bytes move in native/: io_uring, checksums, verification.
+"""
+
+import contextlib
+import errno
+import itertools
+import logging
+import mmap
+import os
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.kvstore import _segments
+from services.kvstore.block import BadBlock, Stored
+from services.kvstore.engines import Read, Scan, Write
+from services.kvstore.engines.local import holes, recovery
+from services.kvstore.engines.local import record as on_disk
+from services.kvstore.engines.local import segment as files
+from services.kvstore.engines.local.appending import PACED_BYTES, Lane, Outcomes
+from services.kvstore.engines.local.folder import Folder
+from services.kvstore.engines.local.options import LocalOptions
+from services.kvstore.engines.local.pacing import TokenBucket
+from services.kvstore.engines.local.places import Place, Places
+from services.kvstore.engines.local.record import Record
+from services.kvstore.engines.local.segment import Segment
+
+log = logging.getLogger(__name__)
+
+
+class LocalEngine:
+    """One folder a disk; blocks go to them in turn. Raises SettingError when one can't be used."""
+
+    shared = False
+
+    def __init__(self, folders: Sequence[Path], options: LocalOptions | None = None) -> None:
+        self._options = options = options or LocalOptions()
+        with contextlib.ExitStack() as undo:
+            self._folders = []
+            for root in folders:
+                self._folders.append(Folder(root))
+                undo.callback(self._folders[-1].close)
+            self.channels = _segments.Channels(options.channels, options.queue_depth, options.io)
+            undo.pop_all()
+        if self.channels.why:
+            log.warning("no io_uring here: threads read and write", extra={"reason": self.channels.why})
+        self._places = Places(self._dispose)
+        self._numbers, self._sequences = itertools.count(1), itertools.count(1)
+        self._lanes: queue.Queue[Lane] = queue.Queue()
+        for _ in range(options.lanes):
+            self._lanes.put(Lane(self, len(self._folders), options.segment_bytes))
+        limit = options.write_limit_bytes_s
+        self._bucket = TokenBucket(limit, PACED_BYTES, time.monotonic()) if limit else None
+        self._bucket_lock = threading.Lock()
+        self._closing = threading.Event()
+
+    @property
+    def largest_block(self) -> int:
+        return _segments.LARGEST_BLOCK
+
+    def footprint(self, length: int) -> int:
+        return on_disk.footprint(length)
+
+    def scan(self) -> Scan:
+        number = broken = 0
+        records: list[Record] = []
+        for folder in self._folders:
+            for path in folder.files():
+                number = max(number, int(path.stem))
+                found, lost = self._reopen(folder, path)
+                records += found
+                broken += lost
+        records.sort(key=lambda record: record.sequence)
+        sequence = records[-1].sequence if records else 0
+        self._numbers, self._sequences = itertools.count(number + 1), itertools.count(sequence + 1)
+        latest = {record.stored.key: record for record in records}
+        return Scan([record.stored for record in records if latest[record.stored.key] is record], broken)
+
+    def find(self, keys: Sequence[bytes]) -> list[Stored]:
+        return []
+
+    def put(self, writes: Sequence[Write]) -> Outcomes:
+        outcomes: Outcomes = [_unfit(write) for write in writes]
+        fit = [at for at, outcome in enumerate(outcomes) if outcome is None]
+        if not fit:
+            return outcomes
+        lane = self._lanes.get()
+        try:
+            done = lane.append([writes[at] for at in fit])
+        finally:
+            self._lanes.put(lane)
+        for at, outcome in zip(fit, done, strict=True):
+            outcomes[at] = outcome
+        return outcomes
+
+    def load(self, reads: Sequence[Read]) -> list[Exception | None]:
+        with self._places.using([read.key for read in reads]) as places:
+            outcomes: list[Exception | None] = [_no_slice(*pair) for pair in zip(reads, places, strict=True)]
+            asked = [
+                (at, read, place)
+                for at, (read, place) in enumerate(zip(reads, places, strict=True))
+                if place is not None and outcomes[at] is None
+            ]
+            results = self.channels.read([_request(read, place) for _, read, place in asked])
+            for (at, _, place), result in zip(asked, results, strict=True):
+                outcomes[at] = _loss(result, place)
+        return outcomes
+
+    def remove(self, keys: Sequence[bytes]) -> list[OSError | None]:
+        outcomes: list[OSError | None] = []
+        for key in keys:
+            place = self._places.forget(key)
+            outcomes.append(self._free(place) if place is not None else None)
+        return outcomes
+
+    def register(self, memory: memoryview) -> None:
+        if not self.channels.add_memory(memory):
+            log.info("memory is not registered with the disks", extra={"bytes": memory.nbytes})
+
+    def unregister(self, memory: memoryview) -> None:
+        self.channels.drop_memory(memory)
+
+    def close(self) -> None:
+        """Waits for puts under way. Segments get their footers, so that the next start is quick."""
+        self._closing.set()
+        for _ in range(self._options.lanes):
+            self._lanes.get().close()
+        for segment in self._places.all_segments():
+            files.close(segment, self.channels)
+        for folder in self._folders:
+            folder.close()
+
+    # What a lane needs of its store:
+
+    @property
+    def paced(self) -> bool:
+        return self._bucket is not None
+
+    def pace(self, size: int) -> None:
+        if self._bucket is None:
+            return
+        with self._bucket_lock:
+            wait = self._bucket.take(size, time.monotonic())
+        self._closing.wait(wait)
+
+    def next_sequence(self) -> int:
+        return next(self._sequences)
+
+    def new_segment(self, folder: int) -> Segment:
+        place = self._folders[folder]
+        number = next(self._numbers)
+        segment = files.create(place.path(number), number, self.channels, place.direct)
+        self._places.open_segment(segment)
+        return segment
+
+    def publish(self, segment: Segment, records: Sequence[Record]) -> None:
+        for replaced in self._places.add(segment, records):
+            self._free(replaced)
+
+    def seal(self, segment: Segment) -> None:
+        records = self._places.close_segment(segment)
+        if records:
+            files.seal(segment, records)
+        self._places.done([segment])
+
+    def _free(self, place: Place) -> OSError | None:
+        try:
+            holes.free(place.segment.fd, place.offset, place.end)
+        except OSError as error:
+            return error
+        finally:
+            self._places.done([place.segment])
+        return None
+
+    def _dispose(self, segment: Segment) -> None:
+        files.close(segment, self.channels)
+        try:
+            segment.path.unlink()
+        except OSError as error:
+            log.error("an empty segment stays", extra={"path": str(segment.path), "reason": str(error)})
+
+    def _reopen(self, folder: Folder, path: Path) -> tuple[list[Record], int]:
+        """Takes in a segment of an earlier run: its blocks, and how many were not whole. All else in it goes."""
+        try:
+            found = recovery.inspect(path)
+            if found is None:
+                path.unlink()
+                return [], 0
+            segment = files.reopen(path, found.nonce, self.channels, folder.direct)
+        except OSError as error:
+            log.error("a segment can't be read", extra={"path": str(path), "reason": str(error)})
+            return [], 1
+        broken = {record.offset for record in found.doubtful if not self._whole(segment, record)}
+        alive = [record for record in found.records if record.offset not in broken]
+        self._tidy(segment, found, alive)
+        self._places.open_segment(segment)
+        for replaced in self._places.add(segment, alive):
+            self._free(replaced)
+        self._places.close_segment(segment)
+        self._places.done([segment])
+        return alive, len(broken)
+
+    def _tidy(self, segment: Segment, found: recovery.Found, alive: list[Record]) -> None:
+        try:
+            for begin, end in found.rubbish(alive):
+                holes.free(segment.fd, begin, end)
+        except OSError as error:
+            log.error("room of lost blocks is not freed", extra={"path": str(segment.path), "reason": str(error)})
+        if alive and not found.sealed:
+            segment.end = alive[-1].end
+            files.seal(segment, alive)
+
+    def _whole(self, segment: Segment, record: Record) -> bool:
+        key, length = record.stored.key, record.stored.length
+        with mmap.mmap(-1, length) as scratch, memoryview(scratch) as into:
+            request = _request(Read(key, length, 0, into), Place(segment, record.offset, record.end))
+            return self.channels.read([request]) == [_segments.DONE]
+
+
+def _request(read: Read, place: Place) -> tuple[int, int, int, bytes, int, memoryview]:
+    identity = on_disk.identity(read.key, read.length, place.segment.nonce, place.offset)
+    return (*place.segment.file, place.offset, identity, read.offset, read.into)
+
+
+def _unfit(write: Write) -> BadBlock | None:
+    length = write.block.length
+    if not 0 < length <= _segments.LARGEST_BLOCK:
+        return BadBlock(f"a block of {length} bytes; here they have 1 to {_segments.LARGEST_BLOCK}")
+    if write.data.nbytes != length:
+        return BadBlock(f"payload of {write.data.nbytes} bytes, not {length}")
+    return None
+
+
+def _no_slice(read: Read, place: Place | None) -> BadBlock | None:
+    if place is None:
+        return BadBlock("it is gone")
+    if on_disk.footprint(read.length) != place.end - place.offset:
+        return BadBlock("another block lies there")
+    if not 0 < read.into.nbytes <= read.length - read.offset or read.offset < 0:
+        return BadBlock(f"bytes {read.offset} to {read.offset + read.into.nbytes} of a block of {read.length}")
+    return None
+
+
+def _loss(result: int, place: Place) -> Exception | None:
+    """EIO is for good; of other errors a later read may know nothing."""
+    if result == _segments.DONE:
+        return None
+    if result == _segments.NOT_THERE:
+        return BadBlock("another block lies there, or none")
+    if result == _segments.WRONG_BYTES:
+        return BadBlock("payload checksum differs")
+    if result == errno.EIO:
+        return BadBlock("the disk can't read it")
+    return OSError(result, os.strerror(result), str(place.segment.path))

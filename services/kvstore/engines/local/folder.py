@@ -1,0 +1,54 @@
+"""A folder of segments: one a disk. Held by one store at a time."""
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+from services.common.settings import SettingError
+from services.kvstore.engines.local import segment as files
+
+log = logging.getLogger(__name__)
+
+
+class Folder:
+    """Raises SettingError when the folder can't hold a store, or another store holds it.
+
+    direct: files are read and written past the page cache.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.segments = root, root / "segments"
+        try:
+            self.segments.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SettingError(f"path: {root} can't hold a store: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.direct = files.opens_directly(self.segments)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise SettingError(
+                f"path: {root} is in use by another store; stop that, or give another folder: --path, or "
+                "HOSTLESS_STORE; or start without a store (hostless up --no-kvstore)"
+            ) from None
+        except OSError as error:
+            os.close(self._lock)
+            raise SettingError(
+                f"path: {root} is on a file system that can't give back parts of a file, or has no room left: "
+                f"{error.strerror}; use another, or --engine files"
+            ) from error
+        if not self.direct:
+            log.warning("no O_DIRECT here: reads and writes go through the page cache", extra={"path": str(root)})
+
+    def files(self) -> list[Path]:
+        """The segment files, oldest first."""
+        found = [path for path in self.segments.glob(f"*{files.SUFFIX}") if path.stem.isdigit()]
+        return sorted(found, key=lambda path: int(path.stem))
+
+    def path(self, number: int) -> Path:
+        return self.segments / f"{number:08}{files.SUFFIX}"
+
+    def close(self) -> None:
+        os.close(self._lock)
