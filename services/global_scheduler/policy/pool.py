@@ -74,7 +74,8 @@ class Pool:
             elif not self._to_prefill(waiting):
                 break
             self._queue.popitem(last=False)
-        for waiting, decode in self._decode.assign():
+        placed = sorted(self._decode.assign(), key=lambda pair: pair[0].order)
+        for waiting, decode in placed:  # paths are chosen in the order of arrival, whatever the groups' order
             yield self._placement(waiting, decode)
 
     def _on_unified(self, request: Request) -> Decision:

@@ -36,12 +36,12 @@ def shorter_queue(request: Request, prefill: Member, decode: Member) -> Reads:
 
 
 def split(request: Request, prefill: Member, decode: Member) -> Reads:
-    """D15: whole pages to each side so that, at equal bandwidth, both sides' queues end at the same time: of a hit
-    of c behind queues p and d the prefill side reads (c + d - p) / 2, if that is within 0 and c."""
+    """D15: of a hit of c behind queues p and d the prefill side reads (c + d - p) / 2, within 0 and c and to the next
+    whole page; the decode side reads the rest. So at equal bandwidths both sides are done at the same time."""
     hit, page = request.cached_tokens, prefill.page_tokens
     difference = decode.node.read_queue_tokens - prefill.node.read_queue_tokens
-    tokens = min(max(hit + difference, 0) // 2 // page * page, hit)
-    if hit - tokens < page:
+    tokens = min(max((hit + difference + page) // (2 * page) * page, 0), hit)
+    if tokens == hit:
         return prefill_side(request, prefill, decode)
     if not tokens:
         return decode_side(request, prefill, decode)
