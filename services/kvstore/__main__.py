@@ -7,7 +7,7 @@ import sys
 from prometheus_client import CollectorRegistry
 
 from services.common import lifecycle, metrics, rpc
-from services.kvstore.engines.files import FileEngine
+from services.kvstore.engines.catalogue import open_engine
 from services.kvstore.metrics import StoreCollector
 from services.kvstore.service import NAME
 from services.kvstore.settings import StoreSettings
@@ -19,11 +19,11 @@ log = logging.getLogger("kvstore")
 async def serve(settings: StoreSettings, life: lifecycle.Lifecycle) -> None:
     registry = CollectorRegistry()
     async with contextlib.AsyncExitStack() as stack:
-        service = await stack.enter_async_context(open_store(settings, FileEngine(settings.folder)))
+        service = await stack.enter_async_context(open_store(settings, open_engine(settings)))
         registry.register(StoreCollector(service.stats))
         stack.enter_context(metrics.serve(settings.metrics_address, registry))
         server = await stack.enter_async_context(rpc.serve(settings.address, service.register, [NAME]))
-        log.info("serving", extra={"port": server.port, "path": str(settings.folder)})
+        log.info("serving", extra={"port": server.port, "engine": settings.engine})
         await life.until_stopping()
         await server.set_serving(False)
     log.info("stopped")

@@ -38,11 +38,15 @@ _AWAY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """`hit` keys from the first are stored. lease_id 0: nothing hit, or no lease asked for."""
+    """`hit` keys from the first are stored. lease_id 0: nothing hit, or no lease asked for.
+
+    `read_queue_tokens` are those that the store is reading, or has still to read (D9).
+    """
 
     hit: int
     lease_id: int = 0
     ttl_s: float = 0.0
+    read_queue_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class StoreClient:
         """Longest stored run from the first key. With ttl_s, leased so long at most; the caller releases it."""
         request = pb.LookupRequest(keys=b"".join(keys), ttl_ms=int(ttl_s * 1000))
         reply = await self._call(self._stub.Lookup, request, timeout_s)
-        return Hit(reply.hit, reply.lease_id, reply.ttl_ms / 1000)
+        return Hit(reply.hit, reply.lease_id, reply.ttl_ms / 1000, reply.read_queue_tokens)
 
     @asynccontextmanager
     async def lease(self, keys: Sequence[bytes], ttl_s: float, timeout_s: float = 1.0) -> AsyncIterator[Hit]:
@@ -91,14 +95,27 @@ class StoreClient:
         target: RegionDescriptor,
         offset: int = 0,
         timeout_s: float = 5.0,
+        part: tuple[int, int] = (0, 0),
+        stride: int = 0,
     ) -> Readout:
-        """Has blocks [first, first + count) of the lease written to the target at `offset`, without gaps.
+        """Has blocks [first, first + count) of the lease written to the target, the first at `offset`, the others
+        without gaps, or each `stride` bytes after the one before.
+
+        `part` is (begin, bytes) of each block to read, one Layer Block say (D5); (0, 0): whole blocks.
 
         After StoreUnavailable or a cancellation the store may still be writing for a while: close the
         target region, or leave that part of it alone until the lease has ended.
         """
         request = pb.ReadRequest(
-            lease_id=lease_id, first=first, count=count, block_bytes=block_bytes, target=target, offset=offset
+            lease_id=lease_id,
+            first=first,
+            count=count,
+            block_bytes=block_bytes,
+            target=target,
+            offset=offset,
+            slice_offset=part[0],
+            slice_bytes=part[1],
+            stride=stride,
         )
         reply = await self._call(self._stub.Read, request, timeout_s)
         return Readout(reply.blocks, reply.reason)
@@ -142,6 +159,43 @@ class StoreClient:
 
     async def stats(self, timeout_s: float = 5.0) -> pb.StatsReply:
         return await self._call(self._stub.Stats, pb.StatsRequest(), timeout_s)
+
+    async def drain(self, timeout_s: float, resume: bool = False) -> tuple[int, int]:
+        """No new leases and blocks from now on; or, to `resume`, again. Returns the leases and the writers' places that
+        have not ended within the time."""
+        request = pb.StoreDrainRequest(timeout_ms=int(timeout_s * 1000), resume=resume)
+        reply = await self._call(self._stub.Drain, request, timeout_s + 5.0)
+        return reply.leases, reply.tickets
+
+    async def keep(self, keys: Sequence[bytes], let_go: bool = False, timeout_s: float = 5.0) -> int:
+        """Keeps the stored run of `keys` from eviction, as far as the store allows; or lets it go. Returns how many."""
+        reply = await self._call(self._stub.Keep, pb.KeepRequest(keys=b"".join(keys), let_go=let_go), timeout_s)
+        return int(reply.blocks)
+
+    async def blocks(self, timeout_s: float = 5.0) -> AsyncIterator[pb.StoredBlock]:
+        """All that is stored, in no order; what comes and goes meanwhile may be missed."""
+        request = pb.ListRequest()
+        while True:
+            reply = await self._call(self._stub.List, request, timeout_s)
+            for block in reply.blocks:
+                yield block
+            if not reply.next:
+                return
+            request.cursor = reply.next
+
+    async def verify(self, timeout_s: float = 60.0) -> AsyncIterator[pb.VerifyReply]:
+        """Has the store read all its blocks, and drop the broken ones. A reply a few hundred MB."""
+        request = pb.VerifyRequest()
+        while True:
+            reply = await self._call(self._stub.Verify, request, timeout_s)
+            yield reply
+            if not reply.next:
+                return
+            request.cursor = reply.next
+
+    async def collect(self, free_bytes: int, timeout_s: float = 60.0) -> pb.CollectReply:
+        """Evicts until so many bytes are free, or nothing more may go."""
+        return await self._call(self._stub.Collect, pb.CollectRequest(free_bytes=free_bytes), timeout_s)
 
     async def close(self) -> None:
         if self._freeing:

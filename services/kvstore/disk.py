@@ -1,20 +1,22 @@
 """Index and storage engine kept in step: what is looked up is on the disk, what is evicted is gone.
 
-The index is touched on the event loop only. All changes of the disk go through one thread, in order, so a
-block that was evicted can't delete the file of the same block written again.
+The index is touched on the event loop only; the engine works on threads. A block that is being removed is not written
+again before it is gone, so that its end can't meet the same block's new beginning.
 """
 
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from services.kvstore.block import BadBlock, Block
-from services.kvstore.engines import StorageEngine
-from services.kvstore.index import Index
+import numpy as np
+
+from services.kvstore._index import BlockIndex
+from services.kvstore.block import BadBlock, Block, Stored
+from services.kvstore.engines import StorageEngine, Write
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,13 @@ T = TypeVar("T")
 FULL_SHARE = 16
 """One part in so many of what is stored goes when the disk is full: room for many writes, as each that fails costs the
 blocks that were to follow it."""
+
+PUTS = 2
+"""Batches written at once: the disk is busy with one while the other waits for its sync."""
+
+_RECORD = np.dtype(
+    [("key", "V16"), ("parent", "V16"), ("position", "<u4"), ("length", "<u4"), ("size", "<u4"), ("zero", "<u4")]
+)
 
 
 @dataclass(slots=True)
@@ -33,97 +42,233 @@ class Counters:
     keys_asked: int = 0
     keys_hit: int = 0
     blocks_read: int = 0
+    bytes_read: int = 0
     blocks_written: int = 0
+    bytes_written: int = 0
     blocks_evicted: int = 0
     blocks_corrupt: int = 0
+    blocks_adopted: int = 0
 
 
-class Refused(Exception):
-    """The block was not stored; the message says why. Nothing of it stays."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`capacity` in bytes as the engine counts them. Above `high` of it, eviction goes on in the background down to
+    `low`; one root (model, layout and tenant) has at most `root_share` of it."""
+
+    capacity: int
+    high: float = 1.0
+    low: float = 1.0
+    root_share: float = 1.0
+
+
+@dataclass(slots=True)
+class _Room:
+    """What was reserved for one write."""
+
+    write: Write
+    size: int
+    root: bytes
+    parent: bytes  # pins
 
 
 class Disk:
     """Opened by `open`, which rebuilds the index from what the engine finds."""
 
-    def __init__(self, engine: StorageEngine, capacity: int) -> None:
-        self.engine = engine
-        self.index = Index(capacity)
+    def __init__(self, engine: StorageEngine, limits: Limits) -> None:
+        self.engine, self.limits = engine, limits
+        self.index = BlockIndex(limits.capacity, int(limits.capacity * limits.root_share))
         self.counters = Counters()
-        self._changes = ThreadPoolExecutor(1, "kvstore-disk")
+        self._removing: dict[bytes, asyncio.Future[None]] = {}
+        self._puts = ThreadPoolExecutor(PUTS, "kvstore-put")
+        self._removes = ThreadPoolExecutor(1, "kvstore-remove")
 
     async def open(self) -> None:
-        blocks, broken = await self._change(self.engine.scan)
-        unwanted = self.index.rebuild(blocks)
-        self.counters.blocks_corrupt += broken
-        await self._remove(unwanted)
+        scan = await self._on(self._removes, self.engine.scan)
+        unwanted = self.index.rebuild(self._records(scan.blocks))
+        self.counters.blocks_corrupt += scan.broken
+        await self.remove(unwanted)
         log.info(
             "store opened",
-            extra={"blocks": len(self.index), "bytes": self.index.stored, "broken": broken, "removed": len(unwanted)},
+            extra={
+                "blocks": len(self.index),
+                "bytes": self.index.stored,
+                "broken": scan.broken,
+                "removed": len(unwanted),
+            },
         )
 
-    async def store(self, block: Block, payload: Iterable[memoryview], crc: int) -> None:
-        """Makes room, writes, and only then makes the block visible. Raises Refused."""
-        if block.key in self.index:
-            raise Refused("exists")
-        if not self.index.may_follow(block):
-            raise Refused("no parent")
-        parent = self.index.pin([block.parent] if block.position else [])
-        evicted = self.index.reserve(block.file_bytes)
-        if evicted is None:
-            self.index.unpin(parent)
-            raise Refused("full: what is stored is leased, or the block is larger than the store")
-        self.counters.blocks_evicted += len(evicted)
-        try:
-            await self._remove(evicted)
-            await self._change(lambda: self.engine.put(block, payload, crc))
-        except BadBlock as error:
-            raise Refused(str(error)) from error
-        except OSError as error:
-            log.error("a block could not be written", extra={"key": block.key.hex(), "reason": str(error)})
-            if error.errno in (
-                errno.ENOSPC,
-                errno.EDQUOT,
-            ):  # the disk is smaller than the store may be, or others fill it
-                await self._evict(max(block.file_bytes, self.index.stored // FULL_SHARE))
-            raise Refused(f"disk: {error.strerror or error}") from error
-        finally:
-            self.index.unpin(parent)
-            self.index.unreserve(block.file_bytes)
-        if not self.index.may_follow(block):  # the parent was found broken meanwhile
-            await self._remove([block])
-            raise Refused("no parent")
-        self.index.add(block)
-        self.counters.blocks_written += 1
+    def size(self, block: Block) -> int:
+        """Of the capacity, what the block takes."""
+        return self.engine.footprint(block.length)
 
-    async def lose(self, block: Block, why: Exception) -> None:
+    def fits(self, block: Block) -> bool:
+        """Whether there can ever be room for it."""
+        most = int(self.limits.capacity * self.limits.root_share)
+        return block.length <= self.engine.largest_block and self.size(block) <= most
+
+    async def store(self, writes: Sequence[Write]) -> list[str]:
+        """Makes room, writes, and only then makes blocks visible. One word a block: empty, or why not.
+
+        Parents come before children. Of a block that was refused nothing stays.
+        """
+        reasons = [""] * len(writes)
+        rooms: dict[int, _Room] = {}
+        evicted: list[bytes] = []
+        coming: dict[bytes, tuple[bytes, int]] = {}  # key: root and position of what this call stores
+        for at, write in enumerate(writes):
+            got = self._reserve(write, coming, evicted)
+            if isinstance(got, str):
+                reasons[at] = got
+            else:
+                rooms[at] = got
+                coming[write.block.key] = got.root, write.block.position
+        try:
+            if rooms:
+                await self.remove(evicted)
+                await self._gone([room.write.block.key for room in rooms.values()])
+                todo = [room.write for room in rooms.values()]
+                outcomes = await self._on(self._puts, lambda: self.engine.put(todo))
+                for at, outcome in zip(rooms, outcomes, strict=True):
+                    reasons[at] = self._failure(writes[at].block, outcome)
+        finally:
+            for room in rooms.values():
+                self.index.unpin(room.parent)
+                self.index.unreserve(room.size, room.root)
+        orphans = [rooms[at] for at in rooms if not reasons[at] and not self._add(rooms[at])]
+        for at, room in rooms.items():
+            if room in orphans:
+                reasons[at] = "no parent"
+        await self.remove([room.write.block.key for room in reversed(orphans)])
+        if any(isinstance(outcome, OSError) and _is_full(outcome) for outcome in outcomes) if rooms else False:
+            await self.free(max(self.index.stored // FULL_SHARE, *(room.size for room in rooms.values())))
+        return reasons
+
+    async def adopt(self, found: Sequence[Stored]) -> None:
+        """Takes in blocks that another store put into a shared engine, in chain order, as far as there is room."""
+        evicted: list[bytes] = []
+        for key, parent, position, length in found:
+            root = self.index.root_of(parent, position)
+            if key in self.index or root is None or not self.index.may_follow(parent, position):
+                break
+            size, pins = self.engine.footprint(length), self.index.pin_run(parent if position else b"")
+            room = self.index.reserve(size, root)
+            self.index.unpin(pins)
+            if room is None:
+                break
+            evicted += room
+            self.index.unreserve(size, root)
+            self.index.add(key, parent, position, length, size)
+            self.counters.blocks_adopted += 1
+        self.counters.blocks_evicted += len(evicted)
+        await self.remove(evicted)
+
+    async def lose(self, key: bytes, why: Exception) -> None:
         """A load found the block broken: drops it with all that hangs on it."""
-        log.warning("a block is lost", extra={"key": block.key.hex(), "reason": str(why)})
-        if self.index.get(block.key) == block:
+        log.warning("a block is lost", extra={"key": key.hex(), "reason": str(why)})
+        if lost := self.index.drop(key):
             self.counters.blocks_corrupt += 1
-            await self._remove(self.index.drop(block.key))
+            await self.remove(lost)
+
+    async def relieve(self) -> None:
+        """Evicts down to the low mark when the high one is passed, so that writers find room that is free already."""
+        limits = self.limits
+        if self.index.used > limits.capacity * limits.high:
+            await self.free(self.index.used - int(limits.capacity * limits.low))
+
+    async def free(self, size: int) -> int:
+        """Evicts `size` bytes or a little more, if it is there to evict. Returns how many blocks went."""
+        evicted = self.index.evict(size) if size > 0 else []
+        self.counters.blocks_evicted += len(evicted)
+        await self.remove(evicted)
+        return len(evicted)
+
+    async def remove(self, keys: Sequence[bytes]) -> None:
+        """Takes blocks off the disk that the index has let go. What can't be removed comes back to the index at the
+        next start; until then it is only lost room."""
+        if not keys:
+            return
+        gone = asyncio.get_running_loop().create_future()
+        self._removing.update(dict.fromkeys(keys, gone))
+        try:
+            outcomes = await self._on(self._removes, lambda: self.engine.remove(keys))
+            for key, error in zip(keys, outcomes, strict=True):
+                if error is not None:
+                    log.error("a block could not be removed", extra={"key": key.hex(), "reason": str(error)})
+        finally:
+            for key in keys:
+                if self._removing.get(key) is gone:
+                    del self._removing[key]
+            gone.set_result(None)
 
     async def close(self) -> None:
-        await self._change(self.engine.close)
-        self._changes.shutdown()
+        await self._on(self._removes, self.engine.close)
+        self._puts.shutdown()
+        self._removes.shutdown()
 
-    async def _evict(self, size: int) -> None:
-        """Makes room on the disk for the next blocks, so that the old ones don't keep new ones out for ever."""
-        evicted = self.index.evict(size)
-        self.counters.blocks_evicted += len(evicted)
-        await self._remove(evicted)
+    def _reserve(self, write: Write, coming: dict[bytes, tuple[bytes, int]], evicted: list[bytes]) -> _Room | str:
+        block, index = write.block, self.index
+        if block.key in index or block.key in coming:
+            return "exists"
+        if block.parent in coming and block.position:
+            root, before = coming[block.parent]
+            if before != block.position - 1:
+                return "no parent"
+            parent = b""
+        elif index.may_follow(block.parent, block.position):
+            root = index.root_of(block.parent, block.position) or block.parent
+            parent = index.pin_run(block.parent if block.position else b"")
+        else:
+            return "no parent"
+        size = self.size(block)
+        room = index.reserve(size, root)
+        if room is None:
+            index.unpin(parent)
+            return "full: what is stored is leased, or the block is larger than the store or its root's share"
+        self.counters.blocks_evicted += len(room)
+        evicted += room
+        return _Room(write, size, root, parent)
 
-    async def _remove(self, blocks: list[Block]) -> None:
-        """A file that can't be removed comes back to the index at the next start; until then it is only lost room."""
+    def _add(self, room: _Room) -> bool:
+        """False: the parent was refused, or found broken meanwhile."""
+        block = room.write.block
+        if not self.index.may_follow(block.parent, block.position):
+            return False
+        self.index.add(block.key, block.parent, block.position, block.length, room.size)
+        self.counters.blocks_written += 1
+        self.counters.bytes_written += block.length
+        return True
 
-        def remove() -> None:
-            for block in blocks:
-                try:
-                    self.engine.remove(block.key)
-                except OSError as error:
-                    log.error("a block could not be removed", extra={"key": block.key.hex(), "reason": str(error)})
+    def _failure(self, block: Block, outcome: Exception | None) -> str:
+        if outcome is None:
+            return ""
+        if isinstance(outcome, OSError):
+            log.error("a block could not be written", extra={"key": block.key.hex(), "reason": str(outcome)})
+            return f"disk: {outcome.strerror or outcome}"
+        if isinstance(outcome, BadBlock):
+            return str(outcome)
+        raise outcome
 
-        if blocks:
-            await self._change(remove)
+    async def _gone(self, keys: Sequence[bytes]) -> None:
+        """Returns when none of these is being removed."""
+        for key in keys:
+            while (gone := self._removing.get(key)) is not None:
+                await gone
 
-    async def _change(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._changes, work)
+    def _records(self, blocks: Sequence[Stored]) -> bytes:
+        records = np.zeros(len(blocks), _RECORD)
+        for name, column in zip(("key", "parent", "position", "length"), zip(*blocks, strict=True), strict=False):
+            if name in ("key", "parent"):
+                records[name] = np.frombuffer(b"".join(column), "V16")
+            else:
+                records[name] = column
+        sizes = {length: self.engine.footprint(length) for length in set(records["length"].tolist())}
+        records["size"] = [sizes[length] for length in records["length"].tolist()]
+        return records.tobytes()
+
+    async def _on(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+
+def _is_full(error: OSError) -> bool:
+    """The disk is smaller than the store may be, or others fill it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,20 +1,25 @@
-"""The reading side: find a chain's longest stored run, lease it, push its blocks into the reader's memory."""
+"""The reading side: find a chain's longest stored run, lease it, bring its blocks into the reader's memory."""
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
-from services.fabric.errors import FabricError
+from services.common.keys import BLOCK_TOKENS, KEY_BYTES
+from services.fabric.errors import FabricError, OutOfBounds
 from services.fabric.operations import TrafficClass
 from services.fabric.remote_region import RemoteRegion
-from services.fabric.transports import open_region
-from services.kvstore.block import BadBlock, Block
+from services.kvstore.block import BadBlock, Stored
 from services.kvstore.disk import Disk
+from services.kvstore.engines import Read
 from services.kvstore.leases import Leases
+from services.kvstore.regions import Regions
+
+BATCH_BYTES = 64 << 20
+"""Of one load: many blocks at once keep the disk busy, and between two loads a read can be stopped."""
 
 
 class TooManyLeases(Exception):
@@ -22,120 +27,199 @@ class TooManyLeases(Exception):
 
 
 class _Stopped(Exception):
-    """The reader went away, or its lease ended, in the middle of a block."""
+    """The reader went away, or its lease ended, in the middle of a read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`hit` keys from the first are stored; lease_id 0: no lease."""
+
+    hit: int
+    lease_id: int = 0
+    ttl_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What of each block, and where it goes: block i of a read to `offset` + i * `stride`. `length` bytes, or all."""
+
+    offset: int
+    stride: int = 0
+    begin: int = 0
+    length: int = 0
 
 
 @dataclass(slots=True)
-class Pushed:
-    """What came of a push: `blocks` whole ones, and what went wrong with the next one."""
+class _Pushed:
+    """What came of a push: `blocks` whole slices, and what went wrong with the next one."""
 
     blocks: int = 0
     error: Exception | None = None
 
 
 class Reader:
-    """Used on one event loop; files and regions are touched on `threads` threads."""
+    """Used on one event loop; disk and regions are touched on `threads` threads."""
 
     def __init__(self, disk: Disk, leases: Leases, threads: int, max_reads: int, max_lease_s: float) -> None:
         self._disk, self._leases = disk, leases
         self._max_reads, self._max_lease_s = max_reads, max_lease_s
         self._reading = 0
+        self._regions = Regions(disk.engine)
         self._threads = ThreadPoolExecutor(threads, "kvstore-read")
+        self.queue_tokens = 0
+        """Tokens of blocks that are being read, or wait for it (read_q of D9)."""
+        self.draining = False
 
-    def lookup(self, keys: list[bytes], ttl_s: float) -> tuple[int, int, float]:
-        """Keys hit from the first, lease id (0: none) and the lease's time. Raises TooManyLeases."""
+    async def lookup(self, keys: bytes, ttl_s: float) -> Found:
+        """`keys` are 16 bytes each. Raises TooManyLeases."""
+        found = self.look(keys, ttl_s)
+        asked = len(keys) // KEY_BYTES
+        if self._disk.engine.shared and found.hit < asked and not self.draining:
+            rest = [keys[at : at + KEY_BYTES] for at in range(found.hit * KEY_BYTES, len(keys), KEY_BYTES)]
+            others = await asyncio.get_running_loop().run_in_executor(
+                self._threads, lambda: self._disk.engine.find(rest)
+            )
+            if others:
+                await self._disk.adopt(others)
+                self._leases.release(found.lease_id)
+                found = self.look(keys, ttl_s)
+        counters = self._disk.counters
+        counters.lookups, counters.keys_asked = counters.lookups + 1, counters.keys_asked + asked
+        counters.keys_hit += found.hit
+        return found
+
+    def look(self, keys: bytes, ttl_s: float) -> Found:
+        """What the index alone knows."""
         now = time.monotonic()
         self._leases.expire(now)
-        found = [block.key for block in self._disk.index.run(keys)]
-        counters = self._disk.counters
-        counters.lookups, counters.keys_asked = counters.lookups + 1, counters.keys_asked + len(keys)
-        counters.keys_hit += len(found)
-        if not found or ttl_s <= 0:
-            return len(found), 0, 0.0
+        if self.draining:
+            return Found(0)
+        if ttl_s <= 0:
+            return Found(self._disk.index.hit(keys))
         if self._leases.full:
             raise TooManyLeases("all leases are taken; ask again later, or look up without a lease")
         ttl_s = min(ttl_s, self._max_lease_s)
-        return len(found), self._leases.grant(found, ttl_s, now), ttl_s
+        lease_id, hit = self._leases.grant(keys, ttl_s, now)
+        return Found(hit, lease_id, ttl_s if lease_id else 0.0)
 
     def release(self, lease_id: int) -> None:
         self._leases.release(lease_id)
 
     async def read(
-        self, lease_id: int, first: int, count: int, block_bytes: int, target: RegionDescriptor, offset: int
+        self, lease_id: int, first: int, count: int, block_bytes: int, target: RegionDescriptor, part: Slice
     ) -> tuple[int, str]:
-        """Blocks pushed whole and verified under a lease that held throughout, and why not all.
+        """Blocks brought whole and verified under a lease that held throughout, and why not all.
 
         What lies in the target behind those blocks is undefined.
         """
         lease = self._leases.get(lease_id, time.monotonic())
         if lease is None:
             return 0, "the lease has ended, or is none of this store"
-        blocks = [entry.block for entry in lease.entries[first : first + count]]
-        if len(blocks) < count:
-            return 0, f"blocks {first} to {first + count} of a lease of {len(lease.entries)}"
+        if first + count > lease.count:
+            return 0, f"blocks {first} to {first + count} of a lease of {lease.count}"
+        if part.begin + part.length > block_bytes:
+            return 0, f"bytes {part.begin} to {part.begin + part.length} of blocks of {block_bytes}"
+        entries = self._disk.index.pinned(lease.pins, first, count)
+        blocks = [Stored(*entry) for entry in entries[: entries.index(None) if None in entries else count] if entry]
         if wrong := next((block for block in blocks if block.length != block_bytes), None):
             return 0, f"a block has {wrong.length} bytes, the reader expects {block_bytes}"
         if self._reading >= self._max_reads:
             return 0, "busy"
         pushed = await self._in_thread(
-            lambda stop: _push(
-                self._disk, blocks, target, offset, lambda: stop.is_set() or time.monotonic() > lease.ends
-            )
+            count,
+            lambda stop: self._push(blocks, target, part, lambda: stop.is_set() or time.monotonic() > lease.ends),
         )
         if isinstance(pushed.error, BadBlock):
-            await self._disk.lose(blocks[pushed.blocks], pushed.error)
+            await self._disk.lose(blocks[pushed.blocks].key, pushed.error)
         if self._leases.get(lease_id, time.monotonic()) is not lease:
             return 0, "the lease ended during the read"
         self._disk.counters.blocks_read += pushed.blocks
+        self._disk.counters.bytes_read += pushed.blocks * (part.length or block_bytes)
+        if pushed.error is None and len(blocks) < count:
+            return pushed.blocks, "a block is lost"
         return pushed.blocks, str(pushed.error or "")
+
+    async def verify(self, blocks: Sequence[Stored]) -> list[Stored]:
+        """Reads blocks for their checksums alone; returns those that are broken, which are dropped."""
+
+        def load() -> list[Exception | None]:
+            scratch = memoryview(bytearray(max((block.length for block in blocks), default=0)))
+            return [
+                self._disk.engine.load([Read(block.key, block.length, 0, scratch[: block.length])])[0]
+                for block in blocks
+            ]
+
+        outcomes = await asyncio.get_running_loop().run_in_executor(self._threads, load)
+        broken = [(block, why) for block, why in zip(blocks, outcomes, strict=True) if isinstance(why, BadBlock)]
+        lost = [(block, why) for block, why in broken if block.key in self._disk.index]  # else evicted meanwhile
+        for block, why in lost:
+            await self._disk.lose(block.key, why)
+        return [block for block, _ in lost]
+
+    def sweep(self) -> None:
+        self._regions.sweep()
 
     def close(self) -> None:
         self._threads.shutdown()
+        self._regions.close()
 
-    async def _in_thread(self, work: Callable[[threading.Event], Pushed]) -> Pushed:
-        """A caller that is cancelled makes its thread stop at the next piece."""
+    async def _in_thread(self, blocks: int, work: Callable[[threading.Event], _Pushed]) -> _Pushed:
+        """A caller that is cancelled makes its thread stop after the load that it is in."""
         stop = threading.Event()
         future = asyncio.get_running_loop().run_in_executor(self._threads, work, stop)
+        tokens = blocks * BLOCK_TOKENS
         self._reading += 1
-        future.add_done_callback(self._finished)
+        self.queue_tokens += tokens
+
+        def finished(_: object) -> None:
+            self._reading -= 1
+            self.queue_tokens -= tokens
+
+        future.add_done_callback(finished)
         try:
             return await asyncio.shield(future)
         finally:
             stop.set()
 
-    def _finished(self, future: asyncio.Future[Pushed]) -> None:
-        self._reading -= 1
-
-
-def _push(
-    disk: Disk, blocks: list[Block], target: RegionDescriptor, offset: int, stopped: Callable[[], bool]
-) -> Pushed:
-    """Reads, verifies and writes in one pass over each block. Runs on a thread; raises nothing."""
-    pushed = Pushed()
-    try:
-        region = open_region(target)
-    except FabricError as error:
-        pushed.error = error
+    def _push(
+        self, blocks: list[Stored], target: RegionDescriptor, part: Slice, stopped: Callable[[], bool]
+    ) -> _Pushed:
+        """Runs on a thread; raises nothing."""
+        pushed = _Pushed()
+        try:
+            with self._regions.use(target) as region:
+                for batch in _batches(blocks, part):
+                    if stopped():
+                        raise _Stopped("stopped by the reader, or its lease ended")
+                    region.verify()
+                    self._load(region, batch, part, pushed)
+                region.verify()
+        except (BadBlock, OSError, FabricError, _Stopped) as error:
+            pushed.error = error
         return pushed
-    try:
-        for block in blocks:
-            disk.engine.load(block, _Into(region, offset, stopped))
-            offset += block.length
+
+    def _load(self, region: RemoteRegion, blocks: list[Stored], part: Slice, pushed: _Pushed) -> None:
+        """Straight into the region where this process may touch it, else by way of a buffer and one-sided writes."""
+        memory = region.mapped()
+        reads: list[Read] = []
+        places: list[int] = []
+        for at, block in enumerate(blocks, pushed.blocks):
+            length = part.length or block.length
+            place = part.offset + at * (part.stride or length)
+            if place + length > region.descriptor.length:
+                raise OutOfBounds(f"bytes {place} to {place + length} of a region of {region.descriptor.length} bytes")
+            into = memoryview(bytearray(length)) if memory is None else memory[place : place + length]
+            reads.append(Read(block.key, block.length, part.begin, into))
+            places.append(place)
+        for read, place, outcome in zip(reads, places, self._disk.engine.load(reads), strict=True):
+            if outcome is not None:
+                raise outcome
+            if memory is None:
+                region.write(place, read.into, TrafficClass.KV)
             pushed.blocks += 1
-    except (BadBlock, OSError, FabricError, _Stopped) as error:
-        pushed.error = error
-    finally:
-        region.close()
-    return pushed
 
 
-class _Into:
-    """A sink that writes a block's pieces to its place in the region."""
-
-    def __init__(self, region: RemoteRegion, offset: int, stopped: Callable[[], bool]) -> None:
-        self._region, self._offset, self._stopped = region, offset, stopped
-
-    def __call__(self, at: int, piece: memoryview) -> None:
-        if self._stopped():
-            raise _Stopped("stopped by the reader, or its lease ended")
-        self._region.write(self._offset + at, piece, TrafficClass.KV)
+def _batches(blocks: list[Stored], part: Slice) -> list[list[Stored]]:
+    each = max(1, part.length or max((block.length for block in blocks), default=1))
+    step = max(1, BATCH_BYTES // each)
+    return [blocks[at : at + step] for at in range(0, len(blocks), step)]

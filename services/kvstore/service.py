@@ -10,39 +10,48 @@ import numpy as np
 from hostless.v1 import kvstore_pb2 as pb
 from hostless.v1 import kvstore_pb2_grpc
 from services.common.keys import KEY_BYTES
-from services.kvstore.block import Block
+from services.kvstore.block import Block, Stored
 from services.kvstore.disk import Disk
+from services.kvstore.keeping import Kept
 from services.kvstore.leases import Leases
-from services.kvstore.reading import Reader, TooManyLeases
+from services.kvstore.reading import Reader, Slice, TooManyLeases
 from services.kvstore.writing import Writer
 
 NAME = "hostless.v1.KvStore"
+
+MOST_LISTED = 4096
+MOST_VERIFIED_BYTES = 256 << 20
+"""Of one call of Verify, or one block."""
+DRAIN_LOOK_S = 0.02
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
-    def __init__(self, disk: Disk, leases: Leases, reader: Reader, writer: Writer) -> None:
-        self._disk, self._leases, self._reader, self._writer = disk, leases, reader, writer
+    def __init__(self, engine: str, disk: Disk, leases: Leases, kept: Kept, reader: Reader, writer: Writer) -> None:
+        self._engine, self._disk, self._leases, self._kept = engine, disk, leases, kept
+        self._reader, self._writer = reader, writer
 
     def register(self, server: grpc.aio.Server) -> None:
         kvstore_pb2_grpc.add_KvStoreServicer_to_server(self, server)
 
     async def Lookup(self, request: pb.LookupRequest, context: Context) -> pb.LookupReply:
-        if len(request.keys) % KEY_BYTES:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"keys: {len(request.keys)} bytes are no multiple of {KEY_BYTES}"
-            )
-        keys = [request.keys[at : at + KEY_BYTES] for at in range(0, len(request.keys), KEY_BYTES)]
+        await _check_keys(request.keys, context)
         try:
-            hit, lease_id, ttl_s = self._reader.lookup(keys, request.ttl_ms / 1000)
+            found = await self._reader.lookup(request.keys, request.ttl_ms / 1000)
         except TooManyLeases as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        return pb.LookupReply(hit=hit, lease_id=lease_id, ttl_ms=int(ttl_s * 1000))
+        return pb.LookupReply(
+            hit=found.hit,
+            lease_id=found.lease_id,
+            ttl_ms=int(found.ttl_s * 1000),
+            read_queue_tokens=self._reader.queue_tokens,
+        )
 
     async def Read(self, request: pb.ReadRequest, context: Context) -> pb.ReadReply:
+        part = Slice(request.offset, request.stride, request.slice_offset, request.slice_bytes)
         blocks, reason = await self._reader.read(
-            request.lease_id, request.first, request.count, request.block_bytes, request.target, request.offset
+            request.lease_id, request.first, request.count, request.block_bytes, request.target, part
         )
         return pb.ReadReply(blocks=blocks, reason=reason)
 
@@ -66,6 +75,45 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
     async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:
         return self.stats()
 
+    async def Drain(self, request: pb.StoreDrainRequest, context: Context) -> pb.StoreDrainReply:
+        self._reader.draining = self._writer.draining = not request.resume
+        give_up = time.monotonic() + request.timeout_ms / 1000
+        while not request.resume and (self._leases or len(self._writer.tickets)) and time.monotonic() < give_up:
+            await asyncio.sleep(DRAIN_LOOK_S)
+            self.free_abandoned()
+        return pb.StoreDrainReply(leases=len(self._leases), tickets=len(self._writer.tickets))
+
+    async def Keep(self, request: pb.KeepRequest, context: Context) -> pb.KeepReply:
+        await _check_keys(request.keys, context)
+        change = self._kept.let_go if request.let_go else self._kept.keep
+        return pb.KeepReply(blocks=change(request.keys))
+
+    async def List(self, request: pb.ListRequest, context: Context) -> pb.ListReply:
+        limit = min(request.limit or MOST_LISTED, MOST_LISTED)
+        after, blocks = self._disk.index.page(request.cursor, limit)
+        listed = [
+            pb.StoredBlock(key=key, parent=parent, position=position, bytes=length, pins=pins, root=root)
+            for key, parent, position, length, pins, root in blocks
+        ]
+        return pb.ListReply(blocks=listed, next=after)
+
+    async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyReply:
+        after, page = self._disk.index.page(request.cursor, 1)
+        blocks: list[Stored] = [Stored(*entry[:4]) for entry in page]
+        size = sum(block.length for block in blocks)
+        while after and len(blocks) < (request.limit or MOST_LISTED) and size < MOST_VERIFIED_BYTES:
+            after, page = self._disk.index.page(after, 1)
+            blocks += [Stored(*entry[:4]) for entry in page]
+            size += sum(entry[3] for entry in page)
+        broken = await self._reader.verify(blocks)
+        return pb.VerifyReply(checked=len(blocks), bytes=size, broken=[block.key for block in broken], next=after)
+
+    async def Collect(self, request: pb.CollectRequest, context: Context) -> pb.CollectReply:
+        index = self._disk.index
+        self._leases.expire(time.monotonic())
+        blocks = await self._disk.free(request.free_bytes - (index.capacity - index.used))
+        return pb.CollectReply(blocks=blocks, free_bytes=index.capacity - index.used)
+
     def stats(self) -> pb.StatsReply:
         counters, index = self._disk.counters, self._disk.index
         return pb.StatsReply(
@@ -76,20 +124,40 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
             keys_asked=counters.keys_asked,
             keys_hit=counters.keys_hit,
             blocks_read=counters.blocks_read,
+            bytes_read=counters.bytes_read,
             blocks_written=counters.blocks_written,
+            bytes_written=counters.bytes_written,
             blocks_evicted=counters.blocks_evicted,
             blocks_corrupt=counters.blocks_corrupt,
+            blocks_adopted=counters.blocks_adopted,
             leases=len(self._leases),
             tickets=len(self._writer.tickets),
+            read_queue_tokens=self._reader.queue_tokens,
+            index_bytes=index.memory,
+            kept_blocks=len(self._kept),
+            roots=index.roots,
+            engine=self._engine,
+            draining=self._reader.draining,
         )
 
-    async def expire(self, every_s: float = 1.0) -> None:
-        """Frees what abandoned leases and tickets hold. Runs for ever."""
+    def free_abandoned(self) -> None:
+        """What leases and tickets hold whose time is over."""
+        now = time.monotonic()
+        self._leases.expire(now)
+        self._writer.expire(now)
+
+    async def tidy(self, every_s: float = 1.0) -> None:
+        """Frees what was abandoned, and keeps room free. Runs for ever."""
         while True:
             await asyncio.sleep(every_s)
-            now = time.monotonic()
-            self._leases.expire(now)
-            self._writer.expire(now)
+            self.free_abandoned()
+            self._reader.sweep()
+            await self._disk.relieve()
+
+
+async def _check_keys(keys: bytes, context: Context) -> None:
+    if len(keys) % KEY_BYTES:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"keys: {len(keys)} bytes are no multiple of {KEY_BYTES}")
 
 
 def _block(head: pb.BlockHead) -> Block:

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 from services.common.settings import SettingError
 from services.fabric.region import MemoryRegion
-from services.kvstore.disk import Disk
+from services.kvstore.disk import Disk, Limits
 from services.kvstore.engines import StorageEngine
+from services.kvstore.keeping import Kept
 from services.kvstore.leases import Leases
 from services.kvstore.reading import Reader
 from services.kvstore.service import StoreService
@@ -20,20 +21,24 @@ from services.kvstore.writing import Writer
 @contextlib.asynccontextmanager
 async def open_store(settings: StoreSettings, engine: StorageEngine) -> AsyncIterator[StoreService]:
     """A store over `engine`, which it closes. At the end, commits under way are finished first."""
-    disk = Disk(engine, settings.capacity_bytes)
+    limits = Limits(settings.capacity_bytes, settings.high_watermark, settings.low_watermark, settings.root_share)
+    disk = Disk(engine, limits)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(disk.close)
         await disk.open()
         region = stack.enter_context(_write_buffer(settings))
         epoch = secrets.randbits(32)
         leases = Leases(disk.index, epoch, settings.max_leases)
+        kept = Kept(disk.index, int(settings.capacity_bytes * settings.keep_share))
         reader = Reader(disk, leases, settings.read_threads, settings.max_reads, settings.max_lease_s)
         stack.callback(reader.close)
         async with asyncio.TaskGroup() as tasks:
-            service = StoreService(disk, leases, reader, Writer(disk, leases, region, epoch, settings.ticket_s, tasks))
-            expiry = tasks.create_task(service.expire())
+            writer = Writer(disk, leases, region, epoch, settings.ticket_s, tasks)
+            stack.callback(writer.close)
+            service = StoreService(settings.engine, disk, leases, kept, reader, writer)
+            tidying = tasks.create_task(service.tidy())
             yield service
-            expiry.cancel()
+            tidying.cancel()
 
 
 def _write_buffer(settings: StoreSettings) -> MemoryRegion:

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from services.kvstore.block import Block
-from services.kvstore.index import Entry
 
 GRANULE = 64 << 10
 
@@ -52,8 +51,8 @@ class Ticket:
     block: Block
     offset: int
     ends: float
-    parent: list[Entry]
-    """The pinned parent, if it is stored already."""
+    parent: bytes
+    """Pins of the parent, if it is stored already."""
     committing: bool = False
 
 
@@ -72,7 +71,7 @@ class Tickets:
     def writing(self, key: bytes) -> bool:
         return key in self._keys
 
-    def open(self, block: Block, parent: list[Entry], ends: float) -> Ticket | None:
+    def open(self, block: Block, parent: bytes, ends: float) -> Ticket | None:
         """A place for the block's bytes, or None when the buffer is full. Its key must not be being written."""
         offset = self._slab.take(block.length)
         if offset is None:

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.region import MemoryRegion
 from services.kvstore.block import Block
-from services.kvstore.disk import Disk, Refused
-from services.kvstore.engines import PIECE_BYTES
+from services.kvstore.disk import Disk
+from services.kvstore.engines import Write
 from services.kvstore.leases import Leases
 from services.kvstore.tickets import Slab, Ticket, Tickets
 
@@ -25,7 +25,11 @@ class Place:
 
 class Writer:
     """Used on one event loop. Commits run as tasks of `tasks`, so that a writer that goes away in the middle
-    of one leaves the store whole."""
+    of one leaves the store whole.
+
+    A block goes to disk from its place in the buffer, without a copy. A writer that scribbles there meanwhile spoils
+    its own block only: what is read is verified against the checksum that was stored.
+    """
 
     def __init__(
         self,
@@ -38,7 +42,10 @@ class Writer:
     ) -> None:
         self._disk, self._leases, self._region, self._ticket_s, self._tasks = disk, leases, region, ticket_s, tasks
         self._slab = Slab(region.length)
+        self._memory = region.view.data
         self.tickets = Tickets(self._slab, epoch)
+        self.draining = False
+        disk.engine.register(self._memory)
 
     @property
     def descriptor(self) -> RegionDescriptor:
@@ -51,7 +58,7 @@ class Writer:
         return [self._begin_one(block, now) for block in blocks]
 
     async def commit(self, blocks: Sequence[tuple[int, int]]) -> list[str]:
-        """Takes (ticket, crc32c) to disk, in order. Empty: stored, durable and visible; else why not."""
+        """Takes (ticket, crc32c) to disk under one sync. Empty: stored, durable and visible; else why not."""
         return await asyncio.shield(self._tasks.create_task(self._commit(blocks)))
 
     def abort(self, ticket_ids: Sequence[int]) -> None:
@@ -63,11 +70,14 @@ class Writer:
         for ticket in self.tickets.expired(now):
             self._close(ticket)
 
+    def close(self) -> None:
+        self._disk.engine.unregister(self._memory)
+
     def _begin_one(self, block: Block, now: float) -> Place:
         if reason := self._refusal(block):
             return Place(reason=reason)
         index = self._disk.index
-        parent = index.pin([block.parent]) if block.position and block.parent in index else []
+        parent = index.pin_run(block.parent if block.position else b"")
         ticket = self.tickets.open(block, parent, now + self._ticket_s)
         if ticket is None:
             index.unpin(parent)
@@ -76,44 +86,40 @@ class Writer:
 
     def _refusal(self, block: Block) -> str:
         index = self._disk.index
+        if self.draining:
+            return "draining: this store takes no more blocks"
         if fault := block.fault():
             return f"bad block: {fault}"
         if block.key in index:
             return "exists"
         if self.tickets.writing(block.key):
             return "writing"
-        if block.file_bytes > index.capacity or block.length > self._slab.size:
+        if not self._disk.fits(block) or block.length > self._slab.size:
             return f"too large: {block.length} bytes"
-        if not index.may_follow(block) and not self.tickets.writing(block.parent):
+        if not index.may_follow(block.parent, block.position) and not self.tickets.writing(block.parent):
             return "no parent"
         return ""
 
     async def _commit(self, blocks: Sequence[tuple[int, int]]) -> list[str]:
-        reasons = []
-        for ticket_id, crc in blocks:
-            now = time.monotonic()
-            self._leases.expire(now)  # what they held may be evicted for this block
-            ticket = self.tickets.commit(ticket_id, now)
-            if ticket is None:
-                reasons.append("no such ticket, or it has expired")
-                continue
-            try:
-                await self._disk.store(ticket.block, self._pieces(ticket), crc)
-                reasons.append("")
-            except Refused as refusal:
-                reasons.append(str(refusal))
-            finally:
+        now = time.monotonic()
+        self._leases.expire(now)  # what they held may be evicted for these blocks
+        reasons = ["no such ticket, or it has expired"] * len(blocks)
+        tickets: dict[int, Ticket] = {}
+        for at, (ticket_id, _) in enumerate(blocks):
+            if (ticket := self.tickets.commit(ticket_id, now)) is not None:
+                tickets[at] = ticket
+        try:
+            writes = [Write(ticket.block, self._bytes(ticket), blocks[at][1]) for at, ticket in tickets.items()]
+            for at, reason in zip(tickets, await self._disk.store(writes), strict=True):
+                reasons[at] = reason
+        finally:
+            for ticket in tickets.values():
                 self._close(ticket)
+        await self._disk.relieve()
         return reasons
 
-    def _pieces(self, ticket: Ticket) -> Iterator[memoryview]:
-        """Copies of the buffer's bytes: a writer that is still scribbling can't change what was checked."""
-        view, at = self._region.view, ticket.offset
-        end = at + ticket.block.length
-        while at < end:
-            piece = view[at : min(at + PIECE_BYTES, end)].tobytes()
-            yield memoryview(piece)
-            at += len(piece)
+    def _bytes(self, ticket: Ticket) -> memoryview:
+        return self._memory[ticket.offset : ticket.offset + ticket.block.length]
 
     def _close(self, ticket: Ticket) -> None:
         self.tickets.close(ticket)

@@ -18,12 +18,15 @@ from services.fabric.region import MemoryRegion
 from services.kvstore.block import Block
 from services.kvstore.client import StoreClient
 from services.kvstore.engines import StorageEngine
-from services.kvstore.engines.files import FileEngine
+from services.kvstore.engines.files.engine import FileEngine
+from services.kvstore.engines.page import PAGE_BYTES
 from services.kvstore.service import NAME, StoreService
 from services.kvstore.settings import StoreSettings
 from services.kvstore.store import open_store
 
 LENGTH = 20_000
+FULL = {"high_watermark": 1.0, "low_watermark": 1.0}
+"""Nothing is evicted ahead of need, so that tests can count."""
 
 
 def payload(block: Block) -> bytes:
@@ -39,6 +42,11 @@ def chain(count: int, seed: int = 0, length: int = LENGTH) -> list[Block]:
         blocks.append(Block(key, parent, position, length, tokens[position].tobytes()))
         parent = key
     return blocks
+
+
+def size(*blocks: Block) -> int:
+    """What blocks take of the capacity of a store of files."""
+    return sum(PAGE_BYTES + block.length for block in blocks)
 
 
 async def put(client: StoreClient, blocks: list[Block]) -> list[str]:
@@ -67,6 +75,7 @@ class Tools:
     payload: Callable[[Block], bytes]
     put: Callable[..., object]
     get: Callable[..., object]
+    size: Callable[..., int]
 
 
 @dataclass
@@ -77,7 +86,7 @@ class Running:
 
 @pytest.fixture
 def tools() -> Tools:
-    return Tools(chain, payload, put, get)
+    return Tools(chain, payload, put, get, size)
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +109,7 @@ def start(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManage
 
     @contextlib.asynccontextmanager
     async def start(engine: StorageEngine | None = None, **changed: object) -> AsyncIterator[Running]:
-        settings = StoreSettings(**{"path": str(tmp_path / "store"), "write_buffer_bytes": 4 << 20, **changed})
+        settings = StoreSettings(**{"path": str(tmp_path / "store"), "write_buffer_bytes": 4 << 20, **FULL, **changed})
         async with (
             open_store(settings, engine or FileEngine(settings.folder)) as service,
             rpc.serve("127.0.0.1:0", service.register, [NAME], grace_s=0) as server,

@@ -46,7 +46,7 @@ async def test_kill_9_at_any_moment_loses_nothing_confirmed(
         chains.extend(await asyncio.gather(*writers))
         store = await spawn(capacity_bytes=1 << 30)
         files = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
-        assert all(path.parent.parent.parent.name == "blocks" for path in files), "a temporary file is left"
+        assert all(path.parent.parent.name == "blocks" for path in files), "a temporary file is left"
         async with StoreClient(f"127.0.0.1:{store.port}") as client:
             for confirmed in chains[-2:]:
                 assert await tools.get(client, confirmed, region) == len(confirmed)

@@ -32,7 +32,7 @@ def test_slab_against_a_list_of_granules(steps) -> None:
 def test_a_ticket_being_committed_neither_expires_nor_aborts_nor_commits_twice(tools) -> None:
     slab = Slab(4 * GRANULE)
     tickets = Tickets(slab, 1)
-    first, second = (tickets.open(block, [], ends=10.0) for block in tools.chain(2))
+    first, second = (tickets.open(block, b"", ends=10.0) for block in tools.chain(2))
     assert tickets.commit(first.id, now=9.0) is first
     assert tickets.commit(first.id, now=9.0) is None
     assert tickets.commit(second.id, now=10.0) is None

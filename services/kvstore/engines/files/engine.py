@@ -1,0 +1,93 @@
+"""The engine `files`: put, load and remove as operations on one folder.
+
+Several stores may share the folder, also from several machines. Each keeps its own index, and evicts what it knows. A
+block that another store wrote is found by `find`, when a lookup misses it; one that another store evicted is a miss at
+the first read, and is then forgotten. What was evicted under a child is thrown away by whoever scans next.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.kvstore.block import BadBlock, Stored
+from services.kvstore.engines import Read, Scan, Write
+from services.kvstore.engines.files import reading, writing
+from services.kvstore.engines.files.tree import Tree, throw_away
+from services.kvstore.engines.files.usrbio import Usrbio
+from services.kvstore.engines.page import LARGEST_BLOCK, PAGE_BYTES
+
+
+class FileEngine:
+    """Raises SettingError when the folder can't be used, or another store holds it and it is not to be shared.
+
+    `usrbio`, on a 3FS mount, reads past the kernel.
+    """
+
+    def __init__(self, root: Path, shared: bool = False, usrbio: Usrbio | None = None) -> None:
+        self.shared = shared
+        self._tree = Tree(root, shared)
+        self._usrbio = usrbio
+
+    @property
+    def largest_block(self) -> int:
+        return LARGEST_BLOCK
+
+    def footprint(self, length: int) -> int:
+        return PAGE_BYTES + length
+
+    def scan(self) -> Scan:
+        self._tree.clean()
+        found: list[tuple[int, Stored]] = []
+        broken = 0
+        for path in self._tree.files():
+            try:
+                block = reading.head(path).block.stored
+                found.append((path.stat().st_mtime_ns, block))
+            except FileNotFoundError:
+                continue  # another store has just evicted it
+            except (BadBlock, OSError):
+                throw_away(path)
+                broken += 1
+        found.sort()
+        return Scan([block for _, block in found], broken)
+
+    def find(self, keys: Sequence[bytes]) -> list[Stored]:
+        run: list[Stored] = []
+        for key in keys:
+            try:
+                run.append(reading.head(self._tree.path(key)).block.stored)
+            except (BadBlock, OSError):
+                break
+        return run
+
+    def put(self, writes: Sequence[Write]) -> list[Exception | None]:
+        return writing.put(self._tree, writes)
+
+    def load(self, reads: Sequence[Read]) -> list[Exception | None]:
+        if self._usrbio is not None:
+            return self._usrbio.load(self._tree, reads)
+        return reading.load(self._tree, reads)
+
+    def remove(self, keys: Sequence[bytes]) -> list[OSError | None]:
+        outcomes: list[OSError | None] = []
+        for key in keys:
+            try:
+                os.unlink(self._tree.path(key))
+            except FileNotFoundError:
+                outcomes.append(None)
+            except OSError as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(None)
+        return outcomes
+
+    def register(self, memory: memoryview) -> None:
+        """The kernel copies into any memory alike."""
+
+    def unregister(self, memory: memoryview) -> None:
+        """See `register`."""
+
+    def close(self) -> None:
+        if self._usrbio is not None:
+            self._usrbio.close()
+        self._tree.close()

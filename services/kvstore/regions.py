@@ -1,0 +1,86 @@
+"""Peers' regions that the store writes to, kept open: mapping one anew costs more than reading a block into it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hostless.v1.fabric_pb2 import RegionDescriptor
+from services.fabric.errors import FabricError
+from services.fabric.remote_region import RemoteRegion
+from services.fabric.transports import open_region
+from services.kvstore.engines import StorageEngine
+
+_Id = tuple[str, str, int, int, int]
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    region: RemoteRegion
+    users: int = 0
+
+
+class Regions:
+    """At most `limit` regions that nobody uses stay open. For any thread."""
+
+    def __init__(self, engine: StorageEngine, limit: int = 64) -> None:
+        self._engine, self._limit = engine, limit
+        self._open: dict[_Id, _Open] = {}  # least recently used first
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def use(self, descriptor: RegionDescriptor) -> Iterator[RemoteRegion]:
+        """The peer's region, its right verified. Raises FabricError."""
+        key = (
+            descriptor.transport,
+            descriptor.address,
+            descriptor.length,
+            descriptor.rkey,
+            descriptor.generation,
+        )
+        with self._lock:
+            entry = self._open.pop(key, None) or self._map(descriptor)
+            self._open[key] = entry
+            entry.users += 1
+        try:
+            entry.region.verify()
+            yield entry.region
+        finally:
+            with self._lock:
+                entry.users -= 1
+
+    def sweep(self) -> None:
+        """Closes what ended, so that its memory goes back, and the oldest beyond the limit."""
+        with self._lock:
+            idle = [key for key, entry in self._open.items() if not entry.users]
+            surplus = len(self._open) - self._limit
+            for at, key in enumerate(idle):
+                if at < surplus or not _alive(self._open[key].region):
+                    self._close(self._open.pop(key))
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                self._close(self._open.popitem()[1])
+
+    def _map(self, descriptor: RegionDescriptor) -> _Open:
+        region = open_region(descriptor)
+        if (memory := region.mapped()) is not None:
+            self._engine.register(memory)
+        return _Open(region)
+
+    def _close(self, entry: _Open) -> None:
+        if (memory := entry.region.mapped()) is not None:
+            self._engine.unregister(memory)
+        entry.region.close()
+
+
+def _alive(region: RemoteRegion) -> bool:
+    try:
+        region.verify()
+    except FabricError:
+        return False
+    return True
