@@ -1,4 +1,4 @@
-"""Encoder: text to token ids and back to bytes, behind which HuggingFace's library stands today (B15)."""
+"""Encoder: text to token ids and back to bytes (B15)."""
 
 import abc
 from dataclasses import dataclass

@@ -8,6 +8,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from services.tokenizer.encoder import Encoder, TokenIds, UnsupportedTokenizer, Vocabulary
+from services.tokenizer.tokenizer_json import read_json
 
 GGUF_CONTROL, GGUF_USER_DEFINED = 3, 4
 
@@ -108,16 +109,6 @@ def from_folder(folder: Path) -> HfEncoder:
             add_bos=bos is not None and added[:1] == [bos],
         ),
     )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; empty if the file does not exist."""
-    if not path.exists():
-        return {}
-    value = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: expected a JSON object")
-    return value
 
 
 def _content(token: Any) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from services.tokenizer import hf_encoder
+from services.tokenizer import encoders
 from services.tokenizer.chat_template import ChatTemplate
 from services.tokenizer.control_guard import ControlGuard
 from services.tokenizer.detokenize import TokenText
@@ -13,6 +13,7 @@ from services.tokenizer.encoder import Encoder, TokenIds
 from services.tokenizer.errors import invalid
 from services.tokenizer.gguf_metadata import read_metadata
 from services.tokenizer.messages import parse_messages
+from services.tokenizer.tokenizer_json import read_json
 
 
 class ModelFilesMissing(FileNotFoundError):
@@ -97,19 +98,19 @@ def load(folder: Path) -> ModelText:
     Raises ModelFilesMissing, UnsupportedTokenizer, GgufError or TemplateError; each names file and reason.
     """
     if (folder / "tokenizer.json").exists():
-        return ModelText(hf_encoder.from_folder(folder), _template_of(folder))
+        return ModelText(encoders.from_folder(folder), _template_of(folder))
     files = sorted(folder.glob("*.gguf"))
     if not files:
         raise ModelFilesMissing(f"{folder} holds neither tokenizer.json nor a .gguf file; is the model pulled?")
     metadata = read_metadata(files[0])
-    return ModelText(hf_encoder.from_gguf(metadata), metadata.get("tokenizer.chat_template"))
+    return ModelText(encoders.from_gguf(metadata), metadata.get("tokenizer.chat_template"))
 
 
 def _template_of(folder: Path) -> str | None:
     file = folder / "chat_template.jinja"
     if file.exists():
         return file.read_text(encoding="utf-8")
-    template = hf_encoder.read_json(folder / "tokenizer_config.json").get("chat_template")
+    template = read_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):  # several by name
         return {entry["name"]: entry["template"] for entry in template}.get("default")
     return template

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.common.paths import models_dir
-from services.tokenizer import hf_encoder, model_text
+from services.tokenizer import encoders, hf_encoder, model_text
 from services.tokenizer.model_text import ModelText
 
 CHATML = (
@@ -36,7 +36,7 @@ def toy_metadata(**changes: Any) -> dict[str, Any]:
 
 
 def toy_model(template: str = CHATML, **changes: Any) -> ModelText:
-    return ModelText(hf_encoder.from_gguf(toy_metadata(**changes)), template)
+    return ModelText(encoders.from_gguf(toy_metadata(**changes)), template)
 
 
 @pytest.fixture(name="toy_metadata")

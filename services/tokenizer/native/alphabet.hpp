@@ -1,0 +1,92 @@
+// The symbols that merging starts from: bytes (byte level), or characters with bytes for those the vocabulary lacks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "aligned.hpp"
+#include "merge_table.hpp"
+
+namespace hostless::bpe {
+
+// Length in bytes of the character that `first` begins, in valid UTF-8.
+inline std::size_t char_length(std::uint8_t first) {
+  return first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+}
+
+inline std::uint32_t code_point(const std::uint8_t* at, std::size_t length) {
+  switch (length) {
+    case 1: return at[0];
+    case 2: return (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu);
+    case 3: return (at[0] & 0x0Fu) << 12 | (at[1] & 0x3Fu) << 6 | (at[2] & 0x3Fu);
+    default: return (at[0] & 0x07u) << 18 | (at[1] & 0x3Fu) << 12 | (at[2] & 0x3Fu) << 6 | (at[3] & 0x3Fu);
+  }
+}
+
+class Alphabet {
+ public:
+  // `bytes`: the id of each byte, by itself or as the part of a character without an id.
+  // `characters`: code points that have an id; empty where every symbol is a byte.
+  Alphabet(const std::array<std::uint32_t, 256>& bytes,
+           const std::vector<std::pair<std::uint32_t, std::uint32_t>>& characters, const MergeTable& merges)
+      : bytes_(bytes), by_character_(!characters.empty()) {
+    by_character_ ? index(characters) : pair_bytes(merges);
+  }
+
+  bool by_character() const { return by_character_; }
+  std::size_t memory() const { return pairs_.bytes() + ids_.capacity() * sizeof(std::uint32_t); }
+
+  // Calls visit(id, begin, end) for each symbol of a text that is not cut within a character.
+  template <class Visit>
+  void symbols(const std::uint8_t* text, std::size_t begin, std::size_t end, Visit visit) const {
+    if (!by_character_) {
+      for (std::size_t i = begin; i < end; ++i) visit(bytes_[text[i]], i, i + 1);
+      return;
+    }
+    while (begin < end) {
+      std::size_t length = char_length(text[begin]);
+      std::uint32_t id = character(code_point(text + begin, length));
+      if (id != kNone) {
+        visit(id, begin, begin + length);
+      } else {
+        for (std::size_t i = 0; i < length; ++i) visit(bytes_[text[begin + i]], begin + i, begin + i + 1);
+      }
+      begin += length;
+    }
+  }
+
+  // What two bytes merge to, for symbols that are bytes: no hashing.
+  Merge pair(std::uint8_t left, std::uint8_t right) const { return pairs_[std::size_t{left} << 8 | right]; }
+
+ private:
+  static constexpr std::size_t kPage = 256;
+
+  std::uint32_t character(std::uint32_t point) const { return ids_[pages_[point / kPage] * kPage + point % kPage]; }
+
+  void index(const std::vector<std::pair<std::uint32_t, std::uint32_t>>& characters) {
+    pages_.assign(0x110000 / kPage, 0);
+    ids_.assign(kPage, kNone);  // page 0: no character of it has an id
+    for (auto [point, id] : characters) {
+      std::uint16_t& page = pages_[point / kPage];
+      if (!page) {
+        page = static_cast<std::uint16_t>(ids_.size() / kPage);
+        ids_.resize(ids_.size() + kPage, kNone);
+      }
+      ids_[page * kPage + point % kPage] = id;
+    }
+  }
+
+  void pair_bytes(const MergeTable& merges) {
+    pairs_ = AlignedArray<Merge>(1 << 16);
+    for (std::size_t i = 0; i < 1 << 16; ++i) pairs_[i] = merges.find(bytes_[i >> 8], bytes_[i & 0xFF]);
+  }
+
+  std::array<std::uint32_t, 256> bytes_;
+  bool by_character_;
+  std::vector<std::uint16_t> pages_;
+  std::vector<std::uint32_t> ids_;
+  AlignedArray<Merge> pairs_;
+};
+
+}  // namespace hostless::bpe

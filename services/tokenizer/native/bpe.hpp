@@ -1,0 +1,157 @@
+// The encoder of one vocabulary. Immutable; each thread brings its arena.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "added_tokens.hpp"
+#include "alphabet.hpp"
+#include "arena.hpp"
+#include "long_piece.hpp"
+#include "merge_table.hpp"
+#include "nfc_check.hpp"
+#include "piece_table.hpp"
+#include "scan/scanner.hpp"
+#include "short_piece.hpp"
+
+namespace hostless::bpe {
+
+// Text in Unicode's composed form; called only for text that may not be composed already.
+using Compose = std::function<std::string(const std::uint8_t* text, std::size_t size)>;
+
+// How a section between added tokens becomes the text that is cut.
+struct Rewriting {
+  Compose compose;       // empty where the vocabulary does not ask for NFC
+  bool prepend_space = false;
+  bool unify_space = false;  // U+2581 and the space are the same; the tables write both as a space
+};
+
+class Bpe {
+ public:
+  Bpe(MergeTable merges, Alphabet alphabet, PieceTable pieces, AddedTokens raw, AddedTokens rewritten, Rewriting how,
+      scan::Cut cut)
+      : merges_(std::move(merges)),
+        alphabet_(std::move(alphabet)),
+        pieces_(std::move(pieces)),
+        raw_(std::move(raw)),
+        rewritten_(std::move(rewritten)),
+        how_(std::move(how)),
+        cut_(cut) {}
+
+  std::size_t table_bytes() const { return merges_.bytes() + alphabet_.memory() + pieces_.bytes(); }
+
+  // Ids of a valid UTF-8 text of less than 2^31 bytes, in arena.ids; returns how many. Control tokens are found in the
+  // text if it is trusted. Allocates only where the arena must grow, or NFC text must be made.
+  std::size_t encode(const std::uint8_t* text, std::size_t size, bool trusting, Arena& arena) const {
+    std::size_t count = 0;
+    auto token = [&](std::uint32_t id) { arena.ids.need(count + 1, count)[count] = id, ++count; };
+    auto rewritten = [&](const std::uint8_t* section, std::size_t length) {
+      auto part = [&](std::size_t begin, std::size_t end) {
+        count = cut_and_merge(section + begin, end - begin, count, arena);
+      };
+      if (rewritten_.none(trusting)) return part(0, length);
+      rewritten_.split(section, length, trusting, part, token);
+    };
+    auto raw = [&](std::size_t begin, std::size_t end) { rewrite(text + begin, end - begin, arena, rewritten); };
+    if (!raw_.none(trusting)) {
+      raw_.split(text, size, trusting, raw, token);
+    } else if (size) {
+      raw(0, size);
+    }
+    return count;
+  }
+
+ private:
+  static constexpr std::size_t kBatch = 64;  // pieces looked up at a time: the table's lines come while keys are made
+
+  template <class Next>
+  void rewrite(const std::uint8_t* text, std::size_t size, Arena& arena, Next next) const {
+    if (how_.compose && !nfc::surely_composed(text, size)) {
+      std::string composed = how_.compose(text, size);
+      return next(reinterpret_cast<const std::uint8_t*>(composed.data()), composed.size());
+    }
+    if (!how_.prepend_space && !(how_.unify_space && has_mark(text, size))) return next(text, size);
+    std::uint8_t* made = arena.text.need(size + 1);
+    std::size_t at = 0;
+    if (how_.prepend_space) made[at++] = ' ';
+    for (std::size_t i = 0; i < size;) {
+      bool mark = size - i >= 3 && is_mark(text + i);
+      made[at++] = mark ? ' ' : text[i];
+      i += mark ? 3 : 1;
+    }
+    next(made, at);
+  }
+
+  static bool is_mark(const std::uint8_t* at) { return at[0] == 0xE2 && at[1] == 0x96 && at[2] == 0x81; }
+
+  static bool has_mark(const std::uint8_t* text, std::size_t size) {
+    for (const std::uint8_t* end = text + size; end - text >= 3; ++text) {
+      text = static_cast<const std::uint8_t*>(std::memchr(text, 0xE2, static_cast<std::size_t>(end - text)));
+      if (!text || end - text < 3) return false;
+      if (is_mark(text)) return true;
+    }
+    return false;
+  }
+
+  std::size_t cut_and_merge(const std::uint8_t* text, std::size_t size, std::size_t count, Arena& arena) const {
+    std::uint32_t* ids = arena.ids.need(count + size, count) + count;  // no token is shorter than a byte
+    std::uint32_t* out = ids;
+    std::uint32_t ends[kBatch];
+    for (std::size_t begin = 0, cut; (cut = cut_(text, size, begin, ends, kBatch)) > 0; begin = ends[cut - 1]) {
+      out = merge_pieces(text, size, begin, ends, cut, out, arena);
+    }
+    return count + static_cast<std::size_t>(out - ids);
+  }
+
+  std::uint32_t* merge_pieces(const std::uint8_t* text, std::size_t size, std::size_t begin, const std::uint32_t* ends,
+                              std::size_t cut, std::uint32_t* out, Arena& arena) const {
+    PieceKey keys[kBatch];
+    std::uint64_t hashes[kBatch];
+    for (std::size_t i = 0, at = begin; i < cut; at = ends[i++]) {
+      if (ends[i] - at > kShortPiece) continue;
+      keys[i] = piece_key(text + at, ends[i] - at, size - at);
+      hashes[i] = keys[i].hash();
+      pieces_.prefetch(hashes[i]);
+    }
+    for (std::size_t i = 0; i < cut; begin = ends[i++]) {
+      std::size_t length = ends[i] - begin;
+      std::uint32_t id = kNone;
+      if (length <= kShortPiece) {
+        id = pieces_.find(keys[i], hashes[i]);
+      } else if (length <= pieces_.longest()) {
+        id = pieces_.find_long(text + begin, length);
+      }
+      if (id != kNone) {
+        *out++ = id;
+      } else {
+        out = merge_piece(text + begin, length, out, arena);
+      }
+    }
+    return out;
+  }
+
+  std::uint32_t* merge_piece(const std::uint8_t* text, std::size_t size, std::uint32_t* out, Arena& arena) const {
+    if (size <= kShortSymbols) {
+      Symbol symbols[kShortSymbols];
+      std::size_t count = short_symbols(alphabet_, merges_, text, 0, size, symbols);
+      count = merge_short(merges_, symbols, count);
+      for (std::size_t i = 0; i < count; ++i) *out++ = symbols[i].id;
+      return out;
+    }
+    auto [tokens, count] = LongPiece(alphabet_, merges_, arena).merge(text, size);
+    for (std::size_t i = 0; i < count; ++i) *out++ = tokens[i].id;
+    return out;
+  }
+
+  MergeTable merges_;
+  Alphabet alphabet_;
+  PieceTable pieces_;
+  AddedTokens raw_, rewritten_;
+  Rewriting how_;
+  scan::Cut cut_;
+};
+
+}  // namespace hostless::bpe

@@ -1,0 +1,166 @@
+// From a vocabulary as files hold it to the encoder's tables. Refuses what the encoder could not do exactly.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "alphabet.hpp"
+#include "letters.hpp"
+#include "long_piece.hpp"
+#include "merge_table.hpp"
+#include "piece_table.hpp"
+#include "text_index.hpp"
+
+namespace hostless::bpe {
+
+// The vocabulary can't be encoded exactly; the message says why.
+struct Unsupported : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct TokenText {
+  std::string_view text;  // as the file writes it
+  std::uint32_t id;
+};
+
+struct MergeText {
+  std::string_view left, right;
+  std::uint32_t rank;
+};
+
+struct Tables {
+  MergeTable merges;
+  Alphabet alphabet;
+  PieceTable pieces;
+  bool words_apart;                 // no merge puts a space behind something that is no space
+  std::vector<std::string> texts;   // bytes that each id stands for
+};
+
+class VocabularyReader {
+ public:
+  // `spaces_marked`: a SentencePiece vocabulary: characters, U+2581 for the space, <0x00> to <0xFF> for bytes.
+  // Otherwise byte level: each byte is written as a letter.
+  VocabularyReader(const std::vector<TokenText>& tokens, bool spaces_marked)
+      : tokens_(tokens), marked_(spaces_marked), index_(tokens.size()) {
+    std::uint32_t size = 0;
+    for (const TokenText& token : tokens) {
+      if (token.id >= kMostIds) throw Unsupported("token id " + std::to_string(token.id) + " is too large");
+      if (!index_.add(token.text, token.id)) throw Unsupported("two tokens of the text " + quoted(token.text));
+      size = std::max(size, token.id + 1);
+    }
+    texts_.resize(size);
+    reached_.resize(size);
+    std::vector<bool> seen(size);
+    for (const TokenText& token : tokens) {
+      if (seen[token.id]) throw Unsupported("two tokens with the id " + std::to_string(token.id));
+      seen[token.id] = true;
+      read(token);
+    }
+  }
+
+  // Merges in any order; of two for the same pair the later one counts.
+  Tables tables(const std::vector<MergeText>& list, bool ignore_merges) && {
+    MergeTable merges(list.size());
+    bool words_apart = true;
+    for (const MergeText& merge : list) {
+      std::uint32_t left = id_of(merge.left), right = id_of(merge.right);
+      together_.assign(merge.left).append(merge.right);
+      merges.set(left, right, {id_of(together_), merge.rank});
+      if (texts_[right].starts_with(' ') && !texts_[left].ends_with(' ')) words_apart = false;
+    }
+    Alphabet alphabet(bytes(), characters(), merges);
+    PieceTable pieces(whole_pieces(alphabet, merges, ignore_merges));
+    return {std::move(merges), std::move(alphabet), std::move(pieces), words_apart, std::move(texts_)};
+  }
+
+ private:
+  static constexpr std::uint32_t kMostIds = 1 << 24;
+
+  static std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
+
+  std::uint32_t id_of(std::string_view text) const {
+    std::uint32_t id = index_.find(text);
+    if (id == kNone) throw Unsupported("a merge names " + quoted(text) + ", which is no token");
+    return id;
+  }
+
+  void read(const TokenText& token) {
+    std::optional<std::string> text = marked_ ? spaced(token.text) : Letters::all().bytes(token.text);
+    reached_[token.id] = text.has_value();
+    texts_[token.id] = text ? *std::move(text) : std::string(token.text);
+  }
+
+  // With spaces for marks. A space that is written as such is not there any more when text is cut.
+  static std::optional<std::string> spaced(std::string_view text) {
+    if (text.find(' ') != text.npos) return std::nullopt;
+    std::string made;
+    for (std::size_t at = 0; at < text.size();) {
+      bool mark = text.substr(at, kMark.size()) == kMark;
+      made += mark ? ' ' : text[at];
+      at += mark ? kMark.size() : 1;
+    }
+    return made;
+  }
+
+  std::array<std::uint32_t, 256> bytes() const {
+    std::array<std::uint32_t, 256> ids{};
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      static constexpr char kDigits[] = "0123456789ABCDEF";
+      std::string text = marked_ ? std::string("<0x") + kDigits[byte >> 4] + kDigits[byte & 15] + ">"
+                                 : Letters::all().letter(static_cast<std::uint8_t>(byte));
+      ids[byte] = index_.find(text);
+      bool in_text = byte < 0xF5 && byte != 0xC0 && byte != 0xC1;  // valid UTF-8 holds no others
+      if (ids[byte] == kNone && in_text) throw Unsupported("no token for the byte " + quoted(text));
+    }
+    return ids;
+  }
+
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> characters() const {
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> found;
+    if (!marked_) return found;
+    for (const TokenText& token : tokens_) {
+      const std::string& text = texts_[token.id];
+      auto first = reinterpret_cast<const std::uint8_t*>(text.data());
+      if (!reached_[token.id] || text.empty() || text.size() != char_length(*first)) continue;
+      found.emplace_back(code_point(first, text.size()), token.id);
+    }
+    if (found.empty()) throw Unsupported("no token is a character");
+    return found;
+  }
+
+  std::vector<PieceTable::Piece> whole_pieces(const Alphabet& alphabet, const MergeTable& merges,
+                                              bool ignore_merges) const {
+    std::vector<PieceTable::Piece> pieces;
+    Arena arena;
+    LongPiece reference(alphabet, merges, arena);
+    for (const TokenText& token : tokens_) {
+      const std::string& text = texts_[token.id];
+      if (!reached_[token.id] || text.empty()) continue;
+      auto data = reinterpret_cast<const std::uint8_t*>(text.data());
+      if (!ignore_merges) {
+        auto [made, count] = reference.merge(data, text.size());
+        if (count != 1 || made->id != token.id) continue;
+      }
+      pieces.push_back({data, text.size(), token.id});
+    }
+    return pieces;
+  }
+
+  static constexpr std::string_view kMark = "\xE2\x96\x81";
+
+  const std::vector<TokenText>& tokens_;
+  bool marked_;
+  TextIndex index_;
+  std::vector<std::string> texts_;
+  std::vector<bool> reached_;  // text that is cut can hold what the token says
+  std::string together_;
+};
+
+}  // namespace hostless::bpe
