@@ -49,4 +49,5 @@ class MeshCollector(Collector):
         refusals = CounterMetricFamily("hostless:scheduler_refusals", "Requests refused, by reason.", labels=["reason"])
         for reason, count in dict(self._mesh.totals.refusals).items():
             refusals.add_metric([reason.value], count)
-        return [live, placed, requests, tokens, paths, refusals]
+        waiting = GaugeMetricFamily("hostless:scheduler_waiting", "Requests that wait for engines.", self._mesh.waiting)
+        return [live, placed, requests, tokens, paths, refusals, waiting]

@@ -16,7 +16,15 @@ def up() -> Up:
 
 
 def make_up(
-    *engine_ids: str, epoch: int = 1, tokens: int = 0, accepting: bool = True, introduce: bool = True, group: str = "g"
+    *engine_ids: str,
+    epoch: int = 1,
+    tokens: int = 0,
+    accepting: bool = True,
+    introduce: bool = True,
+    group: str = "g",
+    role: pb.Role = pb.ROLE_UNIFIED,
+    node: str = "",
+    reads: int = 0,
 ) -> pb.LeaderUp:
     infos = [
         pb.EngineInfo(
@@ -27,8 +35,15 @@ def make_up(
             page_tokens=64,
             page_count=100,
             max_context=2048,
+            role=role,
+            node_id=node,
         )
         for engine_id in engine_ids
     ]
-    reports = [pb.EngineReport(engine_id=engine_id, tokens=tokens, accepting=accepting) for engine_id in engine_ids]
+    reports = [
+        pb.EngineReport(
+            engine_id=engine_id, tokens=tokens, accepting=accepting, read_queue_tokens=reads, free_pages=100
+        )
+        for engine_id in engine_ids
+    ]
     return pb.LeaderUp(group_id=group, engines=infos if introduce else [], reports=reports)

@@ -42,6 +42,18 @@ def test_placements_count_until_the_next_report(mesh: Mesh, up) -> None:
     assert mesh.status().placements == 6
 
 
+def test_a_change_of_an_engines_words_reaches_the_policy_and_the_table(mesh: Mesh, up) -> None:
+    leader = Leader()
+    mesh.hear(leader, up("a"))
+    assert mesh.refresh()
+    again = up("a")
+    again.engines[0].max_context = 16
+    mesh.hear(leader, pb.LeaderUp(group_id="g", engines=again.engines))
+    assert mesh.refresh()
+    assert where(mesh) == ["too_large"]
+    assert where(mesh, prompt=6) == ["a"]
+
+
 def test_liveness_beats_load_and_a_report_brings_it_back(mesh: Mesh, up, clock: Clock) -> None:
     frozen, busy = Leader(), Leader()
     mesh.hear(frozen, up("frozen"))

@@ -18,24 +18,30 @@ from services.global_scheduler.liveness import Leases
 from services.global_scheduler.mesh import Mesh
 from services.global_scheduler.metrics import MeshCollector, schedule_seconds
 from services.global_scheduler.policy.least_tokens import LeastTokens
+from services.global_scheduler.policy.parameters import Parameters
+from services.global_scheduler.policy.registry import make_policy
+from services.global_scheduler.policy.state import Policy
 from services.global_scheduler.service import NAME, SchedulerService
 from services.global_scheduler.settings import SchedulerSettings
 
 
 class Running:
-    def __init__(self, address: str, registry: CollectorRegistry) -> None:
+    def __init__(self, address: str, registry: CollectorRegistry, mesh: Mesh) -> None:
         self.address = address
         self.registry = registry
+        self.mesh = mesh
 
 
 @asynccontextmanager
-async def scheduler(lease_s: float = 60, address: str = "127.0.0.1:0") -> AsyncIterator[Running]:
-    mesh, registry = Mesh(LeastTokens(), Leases(lease_s, time.monotonic)), CollectorRegistry()
+async def scheduler(
+    lease_s: float = 60, address: str = "127.0.0.1:0", policy: Policy | None = None, wait_s: float = 60
+) -> AsyncIterator[Running]:
+    mesh, registry = Mesh(policy or LeastTokens(), Leases(lease_s, time.monotonic)), CollectorRegistry()
     registry.register(MeshCollector(mesh))
-    service = SchedulerService(mesh, schedule_seconds(registry))
+    service = SchedulerService(mesh, schedule_seconds(registry), wait_s)
     async with rpc.serve(address, service.register, [NAME], grace_s=0.1) as server, asyncio.TaskGroup() as tasks:
         expiry = tasks.create_task(service.expire())
-        yield Running(f"127.0.0.1:{server.port}", registry)
+        yield Running(f"127.0.0.1:{server.port}", registry, mesh)
         expiry.cancel()
 
 
@@ -54,8 +60,8 @@ class Lead:
         self._call.cancel()
 
 
-def item(name: str = "r", model: str = "small", prompt: int = 10) -> pb.ScheduleItem:
-    return pb.ScheduleItem(request_id=name, model=model, prompt_tokens=prompt, max_tokens=10)
+def item(name: str = "r", model: str = "small", prompt: int = 10, hit: int = 0) -> pb.ScheduleItem:
+    return pb.ScheduleItem(request_id=name, model=model, prompt_tokens=prompt, max_tokens=10, cached_tokens=hit)
 
 
 def names(table: pb.PlacementTable) -> list[str]:
@@ -87,6 +93,83 @@ async def test_a_burst_is_placed_in_order_or_refused_by_name(up) -> None:
         assert 'hostless:scheduler_path_choice_total{path="unified"} 2.0' in metrics
         assert 'hostless:scheduler_refusals_total{reason="too_large"} 1.0' in metrics
         assert 'hostless:scheduler_engine_live{engine="a",model_name="small"} 1.0' in metrics
+
+
+async def test_apart_engines_are_told_with_the_path_and_who_reads_what(up) -> None:
+    policy = make_policy("dualpath", Parameters(split_reads=True))
+    async with (
+        scheduler(policy=policy) as running,
+        rpc.channel(running.address) as channel,
+        SchedulerClient(running.address) as client,
+    ):
+        await Lead(channel).say(up("p", group="one", role=pb.ROLE_PREFILL, node="rack 1", reads=128))
+        await Lead(channel).say(up("d", group="two", role=pb.ROLE_DECODE))
+        (placed,) = await client.schedule([item(prompt=700, hit=640)])
+        assert (placed.engine.engine_id, placed.decode.engine_id) == ("p", "d")
+        assert (placed.path, placed.refusal) == (pb.READ_PATH_SPLIT, "")
+        assert (placed.prefill_read_tokens, placed.decode_read_tokens, placed.reused_tokens) == (256, 384, 0)
+        status = await client.status()
+        assert list(status.path_choices) == [0, 0, 0, 1]
+        assert [engine.placements for engine in status.engines] == [1, 1]
+
+
+@asynccontextmanager
+async def full(up, wait_s: float = 60, lease_s: float = 60) -> AsyncIterator[tuple[Running, SchedulerClient, Lead]]:
+    """A mesh whose one prefill engine, of the given leader, is overloaded."""
+    policy = make_policy("dualpath", Parameters(beta_tokens=100))
+    async with (
+        scheduler(policy=policy, wait_s=wait_s, lease_s=lease_s) as running,
+        rpc.channel(running.address) as channel,
+        SchedulerClient(running.address) as client,
+    ):
+        prefill = Lead(channel)
+        await prefill.say(up("p", tokens=101, group="one", role=pb.ROLE_PREFILL))
+        await Lead(channel).say(up("d", group="two", role=pb.ROLE_DECODE))
+        yield running, client, prefill
+
+
+async def until_waiting(mesh: Mesh, count: int) -> None:
+    async with asyncio.timeout(10):
+        while mesh.waiting != count:  # noqa: ASYNC110 - the mesh tells nobody
+            await asyncio.sleep(0)
+
+
+async def test_a_request_waits_for_a_report_that_makes_room(up) -> None:
+    async with full(up) as (running, client, prefill), asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(client.schedule([item("1"), item("2")], timeout_s=30))
+        await until_waiting(running.mesh, 2)
+        assert b"hostless:scheduler_waiting 2.0" in generate_latest(running.registry)
+        await prefill.say(up("p", group="one", introduce=False, role=pb.ROLE_PREFILL))
+        assert [placed.decode.engine_id for placed in await asked] == ["d", "d"]
+        assert running.mesh.waiting == 0
+
+
+async def test_a_wait_ends_at_its_bound_or_before_the_callers_deadline(up) -> None:
+    async with full(up, wait_s=0.05) as (running, client, _):
+        (refused,) = await client.schedule([item()], timeout_s=30)
+        assert refused.refusal.startswith("overloaded: the engines were overloaded for the 0.05 s")
+        assert running.mesh.waiting == 0
+    async with full(up) as (running, client, _):
+        (refused,) = await client.schedule([item()], timeout_s=0.3)
+        assert refused.refusal.startswith("overloaded: ")
+        assert running.mesh.waiting == 0
+
+
+async def test_who_hangs_up_waits_no_more(up) -> None:
+    async with full(up) as (running, client, _):
+        asked = asyncio.ensure_future(client.schedule([item()], timeout_s=30))
+        await until_waiting(running.mesh, 1)
+        asked.cancel()
+        await until_waiting(running.mesh, 0)
+
+
+async def test_a_lost_engine_ends_the_wait_for_it(up) -> None:
+    async with full(up, lease_s=1) as (running, client, prefill), asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(client.schedule([item()], timeout_s=30))
+        await until_waiting(running.mesh, 1)
+        prefill.hang_up()
+        (refused,) = await asked
+        assert refused.refusal.startswith("no_live_engine: ")
 
 
 async def test_watch_pushes_each_kind_of_change(up) -> None:
