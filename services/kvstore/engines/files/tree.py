@@ -2,7 +2,7 @@
 
 <root>/lock              held while a store uses the folder: alone, or together with others that share it
 <root>/writing/<name>/   one a store: its lock, and blocks on their way, of no use to anyone but their writer
-<root>/blocks/ab/abcd... header page and payload, whole since the moment the name appeared
+<root>/blocks/a/abcd...  header page and payload, whole since the moment the name appeared
 """
 
 import fcntl
@@ -43,20 +43,14 @@ class Tree:
 
     def path(self, key: bytes) -> Path:
         name = key.hex()
-        return self._blocks / name[:2] / name
+        return self._blocks / name[0] / name
 
     def temporary(self) -> Path:
         return self._own / str(next(self._numbers))
 
     def files(self) -> Iterator[Path]:
-        """All that lies where blocks lie; what an older layout had in folders of two letters goes."""
-        for path in self._blocks.glob("??/*"):
-            if len(path.name) == 2 and path.is_dir():
-                for file in path.iterdir():
-                    throw_away(file)
-                throw_away(path)
-            else:
-                yield path
+        """All that lies where blocks lie."""
+        return self._blocks.glob("?/*")
 
     def clean(self) -> None:
         """Throws away what stores that ended in the middle of a write have left."""
@@ -65,6 +59,10 @@ class Tree:
                 for file in left.iterdir() if left.is_dir() else ():
                     throw_away(file)
                 throw_away(left)
+        for old in self._blocks.glob("??"):  # the layout before this one, of no use any more
+            for path in sorted(old.rglob("*"), reverse=True):
+                throw_away(path)
+            throw_away(old)
 
     def close(self) -> None:
         """Idempotent."""
@@ -91,9 +89,9 @@ class Tree:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
 
     def _make_folders(self) -> None:
-        """All 256 now: making one while a block is written would cost that block two more syncs."""
-        for byte in range(256):
-            (self._blocks / f"{byte:02x}").mkdir(exist_ok=True)
+        """All of them now: making one while a block is written would cost that block another sync."""
+        for digit in "0123456789abcdef":
+            (self._blocks / digit).mkdir(exist_ok=True)
         sync_folders([self._blocks, self.root])
 
 
