@@ -11,6 +11,7 @@ from services.gpu_backend.engines.cuda.buffers import Buffers
 from services.gpu_backend.engines.cuda.gemms import LibraryGemms
 from services.gpu_backend.engines.cuda.memory_views import StepTensors, tensors_of
 from services.gpu_backend.engines.cuda.own_memory import OwnMemory
+from services.gpu_backend.engines.cuda.products import Products
 from services.gpu_backend.engines.cuda.program import StepProgram, Tail
 from services.gpu_backend.models.llama import Llama
 
@@ -34,7 +35,7 @@ class InterpretedEngine:
         attention = PagedAttention(
             config, self.pool, rotation_table(config, self._model.frequencies), self.buffers, PROGRAMS, False
         )
-        library = LibraryGemms(config.rms_epsilon, self.buffers, overlap=False)
+        library = LibraryGemms(config.rms_epsilon, self.buffers, Products([], device, 0), overlap=False)
         self._program = StepProgram(
             self._model, self.buffers, attention, lambda rows: library, Tail(self._sample, self._finish)
         )

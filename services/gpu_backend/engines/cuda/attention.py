@@ -14,7 +14,7 @@ from services.gpu_backend.engines.cuda.prefill_attention import attend_prefill
 from services.gpu_backend.models.config import ModelConfig
 
 _ROWS_OF_DOT = 16  # the fewest rows of a tensor core's tile
-_PREFILL_ROWS = 128
+_PREFILL_ROWS, _PREFILL_STAGES, _PREFILL_WARPS = 64, 2, 4
 _DECODE_STAGES = 3
 
 
@@ -91,10 +91,10 @@ class PagedAttention:
         tokens = max(1, (32 if self._wide else _PREFILL_ROWS) // self._shared)
         lanes = len(step.sequences)
         tiles = triton.cdiv(rows, tokens) + min(lanes, rows)
-        attend_prefill[(tiles, config.kv_heads)](
+        attend_prefill[(config.kv_heads, tiles)](
             buffers.qkv, step.sequences, step.sequence_count, step.block_tables, self._pool[:, layer],
             buffers.attended, step.block_tables.shape[1], self._pool.stride(0), lanes, self._scale,
             HEADS=config.heads, KV_HEADS=config.kv_heads, DIM=config.head_dim, TOKENS=tokens, GROUP=self._shared,
-            SEQUENCES=triton.next_power_of_2(lanes), PRECISION="ieee", STAGES=1 if self._wide else 2,
-            num_warps=4 if self._wide else 8,
+            SEQUENCES=triton.next_power_of_2(lanes), PRECISION="ieee", STAGES=1 if self._wide else _PREFILL_STAGES,
+            num_warps=4 if self._wide else _PREFILL_WARPS,
         )  # fmt: skip

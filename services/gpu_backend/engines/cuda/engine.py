@@ -13,11 +13,13 @@ from services.gpu_backend.engines.cuda.gemms import Gemms, LibraryGemms, SkinnyG
 from services.gpu_backend.engines.cuda.memory_views import tensors_of
 from services.gpu_backend.engines.cuda.nvrtc import KernelModule
 from services.gpu_backend.engines.cuda.own_memory import OwnMemory
+from services.gpu_backend.engines.cuda.products import Products
 from services.gpu_backend.engines.cuda.program import StepProgram
 from services.gpu_backend.engines.cuda.settings import CudaSettings, decode_sizes, prefill_sizes
 from services.gpu_backend.engines.cuda.tail import device_tail
 from services.gpu_backend.models.llama import Llama
 from services.gpu_backend.models.model import Model
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
@@ -160,17 +162,17 @@ class CudaGraphEngine:
     def _gemms(self, buffers: Buffers) -> Callable[[int], Gemms]:
         epsilon = self._model.config.rms_epsilon
         overlap = self.settings.overlap_launches
-        library = LibraryGemms(epsilon, buffers, overlap)
-        layers = self._model.layers
         weights = [(self._model.head, True)]
-        for each in layers:
+        for each in self._model.layers:
             weights += [(each.qkv, True), (each.output, False), (each.gate_up, True), (each.down, False)]
+        products = Products((weight for weight, _ in weights), self._device, self.settings.spare_processors)
+        library = LibraryGemms(epsilon, buffers, products, overlap)
         few = self.settings.skinny_rows
         if few == 0 or not all(SkinnyGemms.fits(*each) for each in weights):
             return lambda rows: library
         processors = torch.cuda.get_device_properties(self._device).multi_processor_count
         processors = max(1, processors - self.settings.spare_processors)
-        skinny = SkinnyGemms(epsilon, KernelModule("skinny.cu"), processors, overlap)
+        skinny = SkinnyGemms(epsilon, KernelModule("skinny.cu"), [each for each, _ in weights], processors, overlap)
         return lambda rows: skinny if rows <= few else library
 
 

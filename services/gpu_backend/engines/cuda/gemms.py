@@ -6,6 +6,7 @@ added(x, weight, out)          out += x @ weight^T
 gated(x, norm, weight, out)    out = silu(gate) * up of rms_norm(x) @ weight^T
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,11 +15,14 @@ import triton
 from services.gpu_backend.engines.cuda.buffers import Buffers
 from services.gpu_backend.engines.cuda.layer_kernels import rms_norm, swiglu
 from services.gpu_backend.engines.cuda.nvrtc import KernelModule
+from services.gpu_backend.engines.cuda.products import Products
 
 _SWIGLU_BLOCK = 2048
-_SKINNY_THREADS = 384
-_SKINNY_SHARED_BYTES = 214 * 1024
-_SKINNY_MOST_NORMED = 4096
+_SKINNY_THREADS = 640
+_SKINNY_SHARED_BYTES = 218 * 1024
+_SKINNY_TILE = 16
+_SKINNY_PIECE = 4096
+_SKINNY_MOST_ROWS = 8
 """As skinny.cu has them."""
 
 
@@ -35,11 +39,12 @@ class Gemms(Protocol):
 
 
 class LibraryGemms:
-    """cuBLAS, through torch. Any dtype and number of rows."""
+    """cuBLAS. Any dtype and number of rows."""
 
-    def __init__(self, epsilon: float, buffers: Buffers, overlap: bool) -> None:
+    def __init__(self, epsilon: float, buffers: Buffers, products: Products, overlap: bool) -> None:
         self._epsilon = epsilon
         self._buffers = buffers
+        self._products = products
         self._overlap: dict[str, Any] = {"OVERLAP": overlap, "launch_pdl": overlap}
 
     def normed(self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
@@ -49,10 +54,10 @@ class LibraryGemms:
         rms_norm[(rows,)](
             x, norm, normed, width, self._epsilon, WIDTH=block, num_warps=8 if block > 2048 else 4, **self._overlap
         )
-        torch.mm(normed, weight.t(), out=out[:rows])
+        self._products.run(normed, weight, out[:rows], added=False)
 
     def added(self, rows: int, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
-        out[:rows].addmm_(x[:rows], weight.t())
+        self._products.run(x[:rows], weight, out[:rows], added=True)
 
     def gated(self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         gate_up = self._buffers.gate_up[:rows]
@@ -66,18 +71,26 @@ class LibraryGemms:
 class SkinnyGemms:
     """skinny.cu. bfloat16, up to 8 rows, widths as `fits` says."""
 
-    def __init__(self, epsilon: float, module: KernelModule, processors: int, overlap: bool) -> None:
+    def __init__(
+        self, epsilon: float, module: KernelModule, weights: Sequence[torch.Tensor], processors: int, overlap: bool
+    ) -> None:
+        """weights: all that it will see. processors: blocks of a launch, at most."""
         self._epsilon = epsilon
         self._module = module
         self._processors = processors
         self._overlap = overlap
+        parts = max(_pieces(weight) * weight.shape[0] for weight in weights) * _SKINNY_MOST_ROWS
+        tiles = max(weight.shape[0] for weight in weights) // _SKINNY_TILE
+        self._partials = torch.empty(parts, dtype=torch.float32, device=weights[0].device)
+        self._arrivals = torch.zeros(tiles, dtype=torch.int32, device=weights[0].device)
 
     @staticmethod
     def fits(weight: torch.Tensor, normed: bool) -> bool:
         """Whether the kernels can read this weight [N, K], x being normed on the way or not."""
-        if normed and weight.shape[1] > _SKINNY_MOST_NORMED:
+        if normed and _pieces(weight) > 1:
             return False
-        return weight.dtype == torch.bfloat16 and weight.shape[0] % 16 == 0 and weight.shape[1] % 64 == 0
+        whole = weight.shape[0] % _SKINNY_TILE == 0 and weight.shape[1] % (64 * _pieces(weight)) == 0
+        return weight.dtype == torch.bfloat16 and whole
 
     def normed(self, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         self._launch("normed", rows, x, norm, weight, out, weight.shape[0])
@@ -92,11 +105,17 @@ class SkinnyGemms:
         self, mode: str, rows: int, x: torch.Tensor, norm: torch.Tensor, weight: torch.Tensor, out: torch.Tensor,
         width: int,
     ) -> None:  # fmt: skip
+        pieces = _pieces(weight)
         self._module.launch(
             mode,
-            min(weight.shape[0] // 16, self._processors),
+            pieces * min(weight.shape[0] // _SKINNY_TILE, max(1, self._processors // pieces)),
             _SKINNY_THREADS,
-            (weight, x, norm, out, width, weight.shape[1], rows, self._epsilon),
+            (weight, x, norm, out, width, weight.shape[1], rows, self._epsilon, pieces, self._partials, self._arrivals),
             shared_bytes=_SKINNY_SHARED_BYTES,
             overlap=self._overlap,
         )
+
+
+def _pieces(weight: torch.Tensor) -> int:
+    """Pieces that skinny.cu cuts the K of a weight [N, K] into."""
+    return -(-weight.shape[1] // _SKINNY_PIECE)

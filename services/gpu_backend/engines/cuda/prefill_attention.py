@@ -18,17 +18,52 @@ from services.gpu_backend.engines.cuda.step_kernels import (
 
 
 @triton.jit
+def _attend_pages(
+    begin, end, query, own, last, table, head_pool, page_stride, scale, highest, weight, found,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Pages [begin, end) of the context, on top of what was found. WHOLE: every row sees all of each page."""
+    dtype = query.dtype
+    inside = tl.arange(0, PAGE)
+    columns = tl.arange(0, DIM)
+    for number in tl.range(begin, end, num_stages=STAGES):
+        page = tl.load(table + number).to(tl.int64)
+        at = head_pool + page * page_stride
+        keys = at + inside[None, :] * (KV_HEADS * DIM) + columns[:, None]
+        values = at + (PAGE + inside[:, None]) * (KV_HEADS * DIM) + columns[None, :]
+        if WHOLE:
+            scores = tl.dot(query, tl.load(keys), input_precision=PRECISION) * scale
+        else:
+            places = number * PAGE + inside
+            scores = tl.dot(query, tl.load(keys, places[None, :] <= last, 0.0), input_precision=PRECISION) * scale
+            scores = tl.where(places[None, :] <= own[:, None], scores, float("-inf"))
+        new_highest = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp2(scores - new_highest[:, None])
+        faded = tl.exp2(highest - new_highest)
+        weight = weight * faded + tl.sum(weights, 1)
+        found = found * faded[:, None]
+        if WHOLE:
+            found += tl.dot(weights.to(dtype), tl.load(values), input_precision=PRECISION)
+        else:
+            known = number * PAGE + inside <= last
+            found += tl.dot(weights.to(dtype), tl.load(values, known[:, None], 0.0), input_precision=PRECISION)
+        highest = new_highest
+    return highest, weight, found
+
+
+@triton.jit
 def attend_prefill(
     qkv, sequences, sequence_count, block_tables, pool, out, lane_pages, page_stride, sequences_most, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, TOKENS: tl.constexpr, GROUP: tl.constexpr,
     SEQUENCES: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (tiles, kv_heads); tiles: enough for every sequence's last, part-filled one.
+    """Grid: (kv_heads, tiles); tiles: enough for every sequence's last, part-filled one.
 
     Queries are turned, K and V of the new tokens are in their pages. GROUP: a power of two that holds the
-    query heads of a KV head. Rows of padding are not written.
+    query heads of a KV head. Rows of padding are not written. The last tiles have the longest contexts, so they
+    go first.
     """
-    tile, kv_head = tl.program_id(0), tl.program_id(1)
+    kv_head, tile = tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)
     every = tl.arange(0, SEQUENCES)
     seats = every < tl.minimum(tl.load(sequence_count), sequences_most)
     counts = tl.load(sequences + every * SEQUENCE_WORDS + TOKEN_COUNT, seats, 0)
@@ -45,7 +80,6 @@ def attend_prefill(
     table = block_tables + tl.load(at + LANE).to(tl.int64) * lane_pages
 
     SHARED: tl.constexpr = HEADS // KV_HEADS
-    dtype = qkv.dtype.element_ty
     rows = tl.arange(0, TOKENS * GROUP)
     token, shared = first + rows // GROUP, rows % GROUP
     live = (token < count) & (shared < SHARED)
@@ -60,23 +94,16 @@ def attend_prefill(
     weight = tl.zeros([TOKENS * GROUP], tl.float32)
     found = tl.zeros([TOKENS * GROUP, DIM], tl.float32)
     last = position + tl.minimum(first + TOKENS, count) - 1  # the tile's last position
-    inside = tl.arange(0, PAGE)
+    whole = (position + first + 1) // PAGE  # pages that every row of the tile sees all of
     head_pool = pool + kv_head * DIM
-    for number in tl.range(0, last // PAGE + 1, num_stages=STAGES):
-        page = tl.load(table + number).to(tl.int64)
-        places = number * PAGE + inside
-        known = places <= last
-        keys = head_pool + page * page_stride + inside[None, :] * (KV_HEADS * DIM) + columns[:, None]
-        scores = tl.dot(query, tl.load(keys, known[None, :], 0.0), input_precision=PRECISION) * scale
-        scores = tl.where(places[None, :] <= own[:, None], scores, float("-inf"))
-        new_highest = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp2(scores - new_highest[:, None])
-        faded = tl.exp2(highest - new_highest)
-        weight = weight * faded + tl.sum(weights, 1)
-        values = head_pool + page * page_stride + (PAGE + inside[:, None]) * (KV_HEADS * DIM) + columns[None, :]
-        found = found * faded[:, None]
-        found += tl.dot(weights.to(dtype), tl.load(values, known[:, None], 0.0), input_precision=PRECISION)
-        highest = new_highest
+    highest, weight, found = _attend_pages(
+        0, whole, query, own, last, table, head_pool, page_stride, scale, highest, weight, found,
+        KV_HEADS, DIM, True, PRECISION, STAGES,
+    )  # fmt: skip
+    highest, weight, found = _attend_pages(
+        whole, last // PAGE + 1, query, own, last, table, head_pool, page_stride, scale, highest, weight, found,
+        KV_HEADS, DIM, False, PRECISION, STAGES,
+    )  # fmt: skip
     found = found / weight[:, None]
     place = out + (row[:, None] * HEADS + head[:, None]) * DIM + columns[None, :]
-    tl.store(place, found.to(dtype), live[:, None])
+    tl.store(place, found.to(qkv.dtype.element_ty), live[:, None])

@@ -16,11 +16,11 @@ def decode_sizes(lanes: int) -> tuple[int, ...]:
 
 
 def prefill_sizes(step_tokens: int) -> tuple[int, ...]:
-    """Tokens of a prefill step. A step pays for its whole shape, so shapes lie 1.33 to 2 times apart."""
-    sizes = {16, 64, 128, 256, 512, 768}
+    """Tokens of a prefill step. A step pays for its whole shape, so shapes lie close: an eighth apart, at best."""
+    sizes = {16, 64, *range(128, 1024, 128)}
     size = 1024
     while size < step_tokens:
-        sizes |= {size, size + size // 2}
+        sizes |= {size + part * size // 4 for part in range(4)}
         size *= 2
     return (*tuple(sorted(size for size in sizes if size < step_tokens)), step_tokens)
 
@@ -36,8 +36,8 @@ class CudaSettings:
     programs_per_processor: int = 4
     """Attention programs that a decode step is cut into, for each of the GPU's multiprocessors."""
     spare_processors: int = 1
-    """Multiprocessors that skinny.cu leaves alone. The resident scheduler lives on one, and a block that has to
-    wait for it there doubles the time of a GEMM."""
+    """Multiprocessors that GEMMs leave alone. The resident scheduler lives on one, and a block that has to wait for
+    it there doubles the time of a GEMM. 0: where the host drives."""
     decode_sizes: tuple[int, ...] = field(default=())
     """Ascending, the last is `lanes`; empty: `decode_sizes`."""
     prefill_sizes: tuple[int, ...] = field(default=())

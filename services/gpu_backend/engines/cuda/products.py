@@ -1,0 +1,94 @@
+"""Matrix products of many rows by whichever of cuBLAS's kernels is quickest, found by trying each shape once.
+
+cuBLAS expects to have the whole GPU. A kernel that fills it exactly takes up to a fifth longer once the resident
+scheduler keeps a multiprocessor, while another one loses nothing; so they are tried with one taken.
+"""
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterable
+
+import torch
+
+from services.gpu_backend.engines.cuda.cublas_lt import Algorithm, Product
+from services.gpu_backend.engines.cuda.lodger import Lodger
+
+Way = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""x[rows, K], weight[N, K], out[rows, N]: out = x weight^T, or out += x weight^T."""
+
+_LAUNCHES, _ROUNDS, _CANDIDATES = 6, 3, 8
+_WORTH_IT = 0.98
+"""Of the time of cuBLAS's own choice: another kernel must be this much quicker."""
+_HEAD_START_CYCLES = 400_000
+"""The GPU waits so long while the host queues a round; about 0.2 ms."""
+
+
+def multiply(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    torch.mm(x, weight.t(), out=out)
+
+
+def add_product(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    out.addmm_(x, weight.t())
+
+
+class Products:
+    """Products with these weights. A shape's first one tries all ways and overwrites `out`."""
+
+    def __init__(self, weights: Iterable[torch.Tensor], device: torch.device, spare_processors: int) -> None:
+        """weights: enough of each shape that a few of them don't fit in the GPU's cache."""
+        self._device, self._spare = device, spare_processors
+        self._weights: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        for weight in weights:
+            self._weights.setdefault(tuple(weight.shape), []).append(weight)
+        self._ways: dict[tuple[int, int, int, bool], Way] = {}
+
+    def run(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, added: bool) -> None:
+        """On the current stream. The first of a shape waits for the device; it can't be captured."""
+        shape = (x.shape[0], weight.shape[0], weight.shape[1], added)
+        if shape not in self._ways:
+            self._ways[shape] = self._choose(x, weight, out, added)
+        self._ways[shape](x, weight, out)
+
+    def _choose(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, added: bool) -> Way:
+        plain = add_product if added else multiply
+        if weight.dtype != torch.bfloat16:
+            return plain
+        ways: list[Way] = [plain, *self._candidates(x.shape[0], weight, added)]
+        weights = self._weights[tuple(weight.shape)][:_LAUNCHES]
+        x = torch.randn_like(x)  # zeros would cost less power, and so less time
+        for way in ways:  # loads the kernels, which waits for the whole device
+            way(x, weight, out)
+        torch.cuda.synchronize(self._device)
+        with Lodger(self._device) if self._spare else contextlib.nullcontext():
+            times = [_time(way, x, weights, out) for way in ways]
+        best = min(range(len(ways)), key=times.__getitem__)
+        return ways[best] if times[best] < _WORTH_IT * times[0] else plain
+
+    def _candidates(self, rows: int, weight: torch.Tensor, added: bool) -> list[Way]:
+        processors = torch.cuda.get_device_properties(self._device).multi_processor_count
+        product = Product(rows, weight.shape[0], weight.shape[1], weight.dtype, added=added)
+        targets = [0] if self._spare == 0 else [0, processors - self._spare, processors - 4]
+        found = {
+            algorithm.words: algorithm for target in targets for algorithm in product.algorithms(_CANDIDATES, target)
+        }
+
+        def way(algorithm: Algorithm) -> Way:
+            return lambda x, weight, out: product.run(algorithm, x, weight, out)
+
+        return [way(algorithm) for algorithm in found.values()]
+
+
+def _time(way: Way, x: torch.Tensor, weights: list[torch.Tensor], out: torch.Tensor) -> float:
+    """Median milliseconds of some launches, weights in turn so that none is in the cache. Waits for the stream."""
+    stream = torch.cuda.current_stream()
+    spans = []
+    for _ in range(_ROUNDS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(_HEAD_START_CYCLES)
+        begin.record(stream)
+        for i in range(_LAUNCHES):
+            way(x, weights[i % len(weights)], out)
+        end.record(stream)
+        stream.synchronize()
+        spans.append(begin.elapsed_time(end))
+    return statistics.median(spans)
