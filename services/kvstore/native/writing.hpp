@@ -18,6 +18,8 @@ struct WriteWork {
   int outcome = done_well;
 };
 
+constexpr size_t kEnoughToStart = 1 << 20;
+
 class Writing {
  public:
   Writing(Channel& channel, std::span<const Registered> registered, std::span<WriteWork> work)
@@ -27,7 +29,7 @@ class Writing {
   void run() {
     for (;;) {
       fill();
-      channel_.device().flush();
+      flush();
       if (flights_.none()) return;
       receive(flights_.receive());
     }
@@ -44,12 +46,18 @@ class Writing {
     unsigned open = 1;  // transfers under way, and one while there is more to send
   };
 
+  void flush() {
+    channel_.device().flush();
+    unflushed_ = 0;
+  }
+
   void fill() {
     while (current_ != nullptr || begin_next()) {
       Job& job = *current_;
       while (job.next < job.work->length && job.work->outcome == done_well)
         if (!send_more(job)) return;
       if (job.work->outcome == done_well && !send_header(job)) return;
+      if (unflushed_ >= kEnoughToStart) flush();  // while the next one's checksums are computed
       current_ = nullptr;
       release(job);
     }
@@ -92,6 +100,7 @@ class Writing {
                    .position = job.next,
                    .body = true});
     job.next += bytes;
+    unflushed_ += bytes;
     ++job.open;
     return true;
   }
@@ -134,7 +143,7 @@ class Writing {
   std::span<const Registered> registered_;
   std::span<WriteWork> work_;
   Flights flights_;
-  size_t at_ = 0;
+  size_t at_ = 0, unflushed_ = 0;
   Job* current_ = nullptr;
 };
 
