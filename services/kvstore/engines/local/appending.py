@@ -69,10 +69,11 @@ class Lane:
         """One outcome a block; those without an error are durable and visible."""
         outcomes: Outcomes = [None] * len(writes)
         waiting = list(range(len(writes)))
+        sequences = [self._store.next_sequence() for _ in writes]
         folders = list(range(len(self._active)))
         why: OSError | None = None
         while waiting and folders:
-            placed, waiting, failed = self._place(writes, waiting, folders)
+            placed, waiting, failed = self._place(writes, sequences, waiting, folders)
             for folder, error in failed:
                 folders.remove(folder)
                 why = error
@@ -86,7 +87,7 @@ class Lane:
             self._retire(folder)
 
     def _place(
-        self, writes: Sequence[Write], waiting: list[int], folders: list[int]
+        self, writes: Sequence[Write], sequences: list[int], waiting: list[int], folders: list[int]
     ) -> tuple[list[_Placed], list[int], list[tuple[int, OSError]]]:
         """Room for as many as the active segments take; what is left, and the folders where there was none at all."""
         shares: dict[int, list[int]] = {folder: [] for folder in folders}
@@ -97,20 +98,20 @@ class Lane:
         failed: list[tuple[int, OSError]] = []
         for folder, share in shares.items():
             try:
-                placed += self._place_in(folder, writes, share)
+                placed += self._place_in(folder, writes, sequences, share)
             except OSError as error:
                 failed.append((folder, error))
         done = {one.at for one in placed}
         return placed, [at for at in waiting if at not in done], failed
 
-    def _place_in(self, folder: int, writes: Sequence[Write], share: list[int]) -> list[_Placed]:
+    def _place_in(self, folder: int, writes: Sequence[Write], sequences: list[int], share: list[int]) -> list[_Placed]:
         if not share:
             return []
         segment = self._segment_for(folder, footprint(writes[share[0]].block.length))
         placed: list[_Placed] = []
         end = segment.end
         for at in share:
-            record = Record(end, self._store.next_sequence(), writes[at].block.stored, segment.end)
+            record = Record(end, sequences[at], writes[at].block.stored, segment.end)
             if record.end > self._segment_bytes and placed:
                 break
             placed.append(_Placed(at, writes[at], segment, record))

@@ -125,14 +125,22 @@ class LocalEngine:
         self.channels.drop_memory(memory)
 
     def close(self) -> None:
-        """Waits for puts under way. Segments get their footers, so that the next start is quick."""
+        """Waits for puts under way. Segments get their footers, so that the next start is quick. Idempotent."""
+        if self._closing.is_set():
+            return
         self._closing.set()
-        for _ in range(self._options.lanes):
-            self._lanes.get().close()
+        self.close_lanes()
         for segment in self._places.all_segments():
             files.close(segment, self.channels)
         for folder in self._folders:
             folder.close()
+
+    def close_lanes(self) -> None:
+        """Ends the segments that are appended to, once the puts under way are done; later puts begin new ones."""
+        lanes = [self._lanes.get() for _ in range(self._options.lanes)]
+        for lane in lanes:
+            lane.close()
+            self._lanes.put(lane)
 
     # What a lane needs of its store:
 
