@@ -12,6 +12,8 @@ def open_engine(settings: StoreSettings) -> StorageEngine:
             return _files(settings)
         case "mooncake":
             return _mooncake(settings)
+        case "local":
+            return _local(settings)
         case _:
             raise SettingError(f"engine: {settings.engine!r} is not there yet")
 
@@ -23,5 +25,35 @@ def _files(settings: StoreSettings) -> StorageEngine:
     return FileEngine(settings.folder, settings.shared, Usrbio(settings.usrbio) if settings.usrbio else None)
 
 
+def _local(settings: StoreSettings) -> StorageEngine:
+    from services.kvstore.engines.local import LocalEngine, LocalOptions
+
+    lanes = 2
+    return LocalEngine(
+        settings.folders,
+        LocalOptions(
+            queue_depth=settings.queue_depth,
+            write_limit_bytes_s=settings.write_limit_bytes_s,
+            lanes=lanes,
+            channels=lanes + settings.read_threads,
+        ),
+    )
+
+
 def _mooncake(settings: StoreSettings) -> StorageEngine:
-    raise SettingError("engine: mooncake is not there yet")
+    from services.kvstore.engines.mooncake.engine import MooncakeEngine
+    from services.kvstore.engines.mooncake.pool import Pool, PoolOptions
+
+    return MooncakeEngine(
+        Pool(
+            PoolOptions(
+                settings.mooncake_master,
+                settings.mooncake_metadata,
+                settings.mooncake_host,
+                settings.mooncake_protocol,
+                settings.mooncake_devices,
+                settings.mooncake_segment_bytes,
+                settings.mooncake_replicas,
+            )
+        )
+    )

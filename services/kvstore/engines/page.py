@@ -42,9 +42,7 @@ class Page:
         """The bounds of the pieces that hold the slice. Raises BadBlock when it reaches beyond the block."""
         if offset + length > self.block.length:
             raise BadBlock(f"bytes {offset} to {offset + length} of a block of {self.block.length}")
-        begin = offset // self.piece * self.piece
-        end = -(-(offset + length) // self.piece) * self.piece
-        return begin, min(end, self.block.length)
+        return around(self.block.length, offset, length)
 
     def verify(self, begin: int, data: memoryview) -> None:
         """`data` are whole pieces of the block, from `begin`. Raises BadBlock."""
@@ -98,3 +96,10 @@ def piece_bytes(length: int) -> int:
     while piece * MOST_PIECES < length:
         piece *= 2
     return piece
+
+
+def around(block_bytes: int, offset: int, length: int) -> tuple[int, int]:
+    """The bounds of the pieces that hold a slice of a block of `block_bytes`."""
+    piece = piece_bytes(block_bytes)
+    begin, end = offset // piece * piece, -(-(offset + length) // piece) * piece
+    return begin, min(end, block_bytes)

@@ -1,0 +1,1 @@
+"""Blocks in the memory of many machines: a pool kept by Mooncake Store."""
