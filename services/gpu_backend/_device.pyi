@@ -1,7 +1,7 @@
 """Types of the native module `_device` (device/device_module.cpp)."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,6 @@ COUNTERS: Any
 MISSION: Any
 COUNTERS_OFFSET: int
 CONTROL_BYTES: int
-DONE_STEP_OFFSET: int
-ERROR_OFFSET: int
 
 class Ending(enum.IntEnum):
     RUNS = ...
@@ -26,7 +24,7 @@ class Ending(enum.IntEnum):
 def images(
     *,
     ring: NDArray[np.uint8],
-    settings: dict[str, int],
+    settings: Mapping[str, int],
     decode_graphs: Sequence[int],
     prefill_graphs: Sequence[int],
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int]: ...

@@ -1,17 +1,19 @@
 """Types of the native module `_scheduler` (scheduler/scheduler_module.cpp)."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 PAGE_TOKENS: int
-# C++ structs of step.hpp, as numpy.dtype takes them.
+# C++ structs of step.hpp and foresight.hpp, as numpy.dtype takes them.
 STEP_SEQUENCE: Any
 STEP_HEADER: Any
 KV_ORDER: Any
+FORESEEN: Any
+NONE: int
 
 class Turn(enum.IntEnum):
     PROGRESS = ...
@@ -38,19 +40,7 @@ class HostScheduler:
         self,
         *,
         ring: NDArray[np.uint8],
-        lanes: int,
-        step_tokens: int,
-        pages: int,
-        max_context: int,
-        vocab_size: int,
-        order_capacity: int,
-        prefill_chunk: int,
-        decode_between_chunks: bool,
-        kv_orders: bool,
-        store_limit: int,
-        sweep_ns: int,
-        watchdog_ns: int,
-        agent_patience_ns: int,
+        settings: Mapping[str, int],
         decode_graphs: Sequence[int],
         prefill_graphs: Sequence[int],
         launch_window: int,
@@ -69,5 +59,6 @@ class HostScheduler:
     def release_orders(self, tail: int) -> None: ...
     def answer_load(self, slot: int, generation: int, blocks: int) -> None: ...
     def poke(self) -> None: ...
+    def foresee(self) -> NDArray[np.uint8]: ...
     def counters(self) -> dict[str, int]: ...
     def check(self) -> str: ...

@@ -79,7 +79,7 @@ class DeviceScheduler:
         prefills = settings.prefill_graphs or engine.graph_sizes(StepKind.PREFILL)
         core, memory, self._hot_bytes = _device.images(
             ring=self._ring.host_view,
-            settings=_core_settings(settings, max_context, engine.geometry.vocab),
+            settings=settings.core(max_context, engine.geometry.vocab),
             decode_graphs=list(decodes),
             prefill_graphs=list(prefills),
         )
@@ -287,22 +287,3 @@ def _instantiate(held: contextlib.ExitStack, graph: Any, stream: Stream, name: s
         ) from error
     held.callback(driver.destroy, executable)
     return executable
-
-
-def _core_settings(settings: SchedulerSettings, max_context: int, vocab_size: int) -> dict[str, int]:
-    """By the names of state.hpp's Settings."""
-    return {
-        "lanes": settings.lanes,
-        "step_tokens": settings.step_tokens,
-        "pages": settings.pages,
-        "order_capacity": settings.order_capacity,
-        "max_context": max_context,
-        "vocab_size": vocab_size,
-        "prefill_chunk": settings.prefill_chunk,
-        "decode_between_chunks": int(settings.decode_between_chunks),
-        "kv_orders": int(settings.kv_orders),
-        "store_limit": settings.most_stored_pages,
-        "sweep_ns": round(settings.sweep_s * 1e9),
-        "watchdog_ns": round(settings.watchdog_s * 1e9),
-        "agent_patience_ns": round(settings.agent_patience_s * 1e9),
-    }

@@ -20,34 +20,28 @@ from services.gpu_backend.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.5  # how often the engine thread looks whether it is to end
+LOOK_S = 0.5  # how often the engine thread looks whether it is to end
 
 
 def native_scheduler(
-    ring: NDArray[np.uint8], settings: SchedulerSettings, *, max_context: int, vocab_size: int
+    ring: NDArray[np.uint8],
+    settings: SchedulerSettings,
+    *,
+    max_context: int,
+    vocab_size: int,
+    launch_window: int = 0,
 ) -> _scheduler.HostScheduler:
     """The core over a ring whose header says the same max_context, vocab_size and pages.
 
-    Raises ValueError where ring and settings don't fit together.
+    launch_window: launches until the loop is begun anew (B4); 0: never, as a host has no need of it. Raises
+    ValueError where ring and settings don't fit together.
     """
     return _scheduler.HostScheduler(
         ring=ring,
-        lanes=settings.lanes,
-        step_tokens=settings.step_tokens,
-        pages=settings.pages,
-        max_context=max_context,
-        vocab_size=vocab_size,
-        order_capacity=settings.order_capacity,
-        prefill_chunk=settings.prefill_chunk,
-        decode_between_chunks=settings.decode_between_chunks,
-        kv_orders=settings.kv_orders,
-        store_limit=settings.most_stored_pages,
-        sweep_ns=round(settings.sweep_s * 1e9),
-        watchdog_ns=round(settings.watchdog_s * 1e9),
-        agent_patience_ns=round(settings.agent_patience_s * 1e9),
+        settings=settings.core(max_context, vocab_size),
         decode_graphs=settings.decode_shapes,
         prefill_graphs=settings.prefill_shapes,
-        launch_window=settings.launch_window,
+        launch_window=launch_window,
     )
 
 
@@ -87,7 +81,7 @@ class HostScheduler:
         if not self._native.join(timeout_s):
             raise TimeoutError(f"the engine's step has not returned within {timeout_s:g} s")
         if self._thread.ident is not None:
-            self._thread.join(_LOOK_S + timeout_s)
+            self._thread.join(LOOK_S + timeout_s)
 
     def tend(self) -> None:
         """Raises SchedulerLost when the engine's thread is gone and the loop goes on."""
@@ -118,7 +112,7 @@ class HostScheduler:
 
     def _compute(self) -> None:
         while not self._native.ended():
-            if (launch := self._native.next_launch(_LOOK_S)) is None:
+            if (launch := self._native.next_launch(LOOK_S)) is None:
                 continue
             error = 1
             try:

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "check.hpp"
+#include "foresight.hpp"
 #include "host_platform.hpp"
 #include "setup.hpp"
 
@@ -132,6 +133,16 @@ class HostScheduler {
 
   // --- what others may look at ---
 
+  // Calls look() while the loop rests.
+  template <class F>
+  auto between_turns(F look) {
+    std::lock_guard<std::mutex> lock(visitor_mutex_);
+    HostAtomics::store_release(&visitors_, 1u);
+    std::lock_guard<std::mutex> turn(turn_mutex_);
+    HostAtomics::store_release(&visitors_, 0u);
+    return look();
+  }
+
   Counters counters() {
     Counters copy;
     auto* from = reinterpret_cast<uint64_t*>(&state().counters);
@@ -139,14 +150,17 @@ class HostScheduler {
     for (size_t i = 0; i < sizeof(Counters) / sizeof(uint64_t); ++i) to[i] = HostAtomics::load_relaxed(from + i);
     return copy;
   }
-  // Between two turns; empty if all is well.
+  // Empty if all is well.
   std::string check() {
-    std::lock_guard<std::mutex> lock(visitor_mutex_);
-    HostAtomics::store_release(&visitors_, 1u);
-    poke();
-    std::lock_guard<std::mutex> turn(turn_mutex_);
-    HostAtomics::store_release(&visitors_, 0u);
-    return Check<Platform>(*context_).run();
+    return between_turns([this] { return Check<Platform>(*context_).run(); });
+  }
+  // The step after the one in flight (foresight.hpp); empty if it can't be told.
+  std::vector<Foreseen> foresee() {
+    return between_turns([this] {
+      std::vector<Foreseen> seen(settings_.lanes);
+      seen.resize(hostless::foresee(*context_, seen.data()));
+      return seen;
+    });
   }
   const Settings& settings() const { return settings_; }
   EngineMemory& engine() { return *reinterpret_cast<EngineMemory*>(engine_.get()); }

@@ -13,9 +13,17 @@ from services.gpu_backend.engine import STEP_SEQUENCE, StepKind, StepView
 
 STEP_HEADER: np.dtype[np.void] = np.dtype(_scheduler.STEP_HEADER)
 KV_ORDER: np.dtype[np.void] = np.dtype(_scheduler.KV_ORDER)
+_foreseen: Any = {**_scheduler.FORESEEN, "formats": [STEP_SEQUENCE, *_scheduler.FORESEEN["formats"][1:]]}
+FORESEEN: np.dtype[np.void] = np.dtype(_foreseen)
 
 if np.dtype(_scheduler.STEP_SEQUENCE) != STEP_SEQUENCE:
     raise ImportError("engine.STEP_SEQUENCE differs from step.hpp's StepSequence; build the native modules again")
+
+
+def header_offset(name: str) -> int:
+    """Of a field of StepHeader, in bytes."""
+    assert STEP_HEADER.fields is not None
+    return int(STEP_HEADER.fields[name][1])
 
 
 class EngineMemory:

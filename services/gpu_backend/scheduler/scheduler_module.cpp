@@ -4,7 +4,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
+
 #include "host_scheduler.hpp"
+#include "python_layouts.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -25,26 +28,10 @@ class Scheduler : public HostScheduler {
   Bytes ring_;
 };
 
-void construct(Scheduler* self, Bytes ring, uint32_t lanes, uint32_t step_tokens, uint32_t pages, uint32_t max_context,
-               uint32_t vocab_size, uint32_t order_capacity, uint32_t prefill_chunk, bool decode_between_chunks,
-               bool kv_orders, uint32_t store_limit, uint64_t sweep_ns, uint64_t watchdog_ns,
-               uint64_t agent_patience_ns, std::vector<uint32_t> decode_graphs, std::vector<uint32_t> prefill_graphs,
-               uint32_t launch_window) {
-  Settings g{};
-  g.lanes = lanes;
-  g.step_tokens = step_tokens;
-  g.pages = pages;
-  g.max_context = max_context;
-  g.vocab_size = vocab_size;
-  g.order_capacity = order_capacity;
-  g.prefill_chunk = prefill_chunk;
-  g.decode_between_chunks = decode_between_chunks;
-  g.kv_orders = kv_orders;
-  g.store_limit = store_limit;
-  g.sweep_ns = sweep_ns;
-  g.watchdog_ns = watchdog_ns;
-  g.agent_patience_ns = agent_patience_ns;
-  new (self) Scheduler(ring, g, GraphSizes{std::move(decode_graphs), std::move(prefill_graphs)}, launch_window);
+void construct(Scheduler* self, Bytes ring, nb::dict settings, std::vector<uint32_t> decode_graphs,
+               std::vector<uint32_t> prefill_graphs, uint32_t launch_window) {
+  const GraphSizes graphs{std::move(decode_graphs), std::move(prefill_graphs)};
+  new (self) Scheduler(ring, settings_from(settings), graphs, launch_window);
 }
 
 nb::object next_launch(HostScheduler& self, double timeout_s) {
@@ -57,102 +44,37 @@ nb::object next_launch(HostScheduler& self, double timeout_s) {
   return nb::make_tuple(launch->step, launch->kind, launch->graph, launch->size);
 }
 
-nb::dict counters(HostScheduler& self) {
-  const Counters n = self.counters();
-  nb::dict all;
-#define COUNTER(name) all[#name] = n.name
-  COUNTER(turns), COUNTER(scans), COUNTER(claims), COUNTER(refused), COUNTER(finished), COUNTER(cancelled);
-  COUNTER(prefill_launches), COUNTER(decode_launches), COUNTER(relaunches);
-  COUNTER(prompt_tokens), COUNTER(cached_tokens), COUNTER(generated_tokens);
-  COUNTER(pauses), COUNTER(preemptions), COUNTER(engine_errors);
-  COUNTER(loads), COUNTER(blocks_offered), COUNTER(blocks_dropped);
-  COUNTER(waiting), COUNTER(loading), COUNTER(prefilling), COUNTER(running), COUNTER(starved);
-  COUNTER(free_lanes), COUNTER(free_pages), COUNTER(orders_open), COUNTER(illegal_transitions);
-#undef COUNTER
-  return all;
+NumpyBytes foresee(HostScheduler& self) {
+  auto* seen = new std::vector<Foreseen>(self.foresee());
+  nb::capsule owner(seen, [](void* p) noexcept { delete static_cast<std::vector<Foreseen>*>(p); });
+  return NumpyBytes(seen->data(), {seen->size() * sizeof(Foreseen)}, owner);
 }
-
-// Where Python finds things in `engine_memory`.
-nb::dict layout(HostScheduler& self) {
-  const EngineMemory& m = self.engine();
-  nb::dict at;
-  at["lanes"] = m.lanes;
-  at["step_tokens"] = m.step_tokens;
-  at["lane_pages"] = m.lane_pages;
-  at["pages"] = m.pages;
-  at["slots"] = m.slots;
-  at["order_capacity"] = m.order_capacity;
-  at["sequences_offset"] = m.sequences_offset;
-  at["tokens_offset"] = m.tokens_offset;
-  at["out_tokens_offset"] = m.out_tokens_offset;
-  at["block_tables_offset"] = m.block_tables_offset;
-  at["load_done_offset"] = m.load_done_offset;
-  at["orders_offset"] = m.orders_offset;
-  at["step_offset"] = offsetof(EngineMemory, step);
-  return at;
-}
-
-// A struct as numpy.dtype takes it.
-class Fields {
- public:
-  explicit Fields(size_t itemsize) : itemsize_(itemsize) {}
-  Fields& add(const char* name, const char* format, size_t offset) {
-    names_.append(name), formats_.append(format), offsets_.append(offset);
-    return *this;
-  }
-  nb::dict dtype() const {
-    nb::dict d;
-    d["names"] = names_, d["formats"] = formats_, d["offsets"] = offsets_, d["itemsize"] = itemsize_;
-    return d;
-  }
-
- private:
-  size_t itemsize_;
-  nb::list names_, formats_, offsets_;
-};
-#define FIELD(type, name, format) add(#name, format, offsetof(type, name))
 
 nb::dict sequence_layout() {
-  return Fields(sizeof(StepSequence))
-      .FIELD(StepSequence, lane, "<u4")
-      .FIELD(StepSequence, token_begin, "<u4")
-      .FIELD(StepSequence, token_count, "<u4")
-      .FIELD(StepSequence, position, "<u4")
-      .FIELD(StepSequence, sample, "<u4")
-      .FIELD(StepSequence, temperature, "<f4")
-      .FIELD(StepSequence, top_p, "<f4")
-      .FIELD(StepSequence, top_k, "<u4")
-      .FIELD(StepSequence, uniform, "<f4")
-      .FIELD(StepSequence, slot, "<u4")
-      .FIELD(StepSequence, reserved, "(2,)<u4")
-      .dtype();
+  using S = StepSequence;
+  return StructLayout(sizeof(S)) FIELD(S, lane) FIELD(S, token_begin) FIELD(S, token_count) FIELD(S, position)
+      FIELD(S, sample) FIELD(S, temperature) FIELD(S, top_p) FIELD(S, top_k) FIELD(S, uniform) FIELD(S, slot)
+          FIELD(S, reserved)
+              .dict();
 }
 
 nb::dict step_layout() {
-  return Fields(sizeof(StepHeader))
-      .FIELD(StepHeader, step, "<u8")
-      .FIELD(StepHeader, kind, "<u4")
-      .FIELD(StepHeader, sequence_count, "<u4")
-      .FIELD(StepHeader, token_count, "<u4")
-      .FIELD(StepHeader, graph, "<u4")
-      .FIELD(StepHeader, done_step, "<u8")
-      .FIELD(StepHeader, error, "<u4")
-      .dtype();
+  using S = StepHeader;
+  return StructLayout(sizeof(S)) FIELD(S, step) FIELD(S, kind) FIELD(S, sequence_count) FIELD(S, token_count)
+      FIELD(S, graph) FIELD(S, done_step) FIELD(S, error)
+          .dict();
 }
 
 nb::dict order_layout() {
-  return Fields(sizeof(KvOrder))
-      .FIELD(KvOrder, kind, "<u4")
-      .FIELD(KvOrder, slot, "<u4")
-      .FIELD(KvOrder, generation, "<u4")
-      .FIELD(KvOrder, lane, "<u4")
-      .FIELD(KvOrder, first_block, "<u4")
-      .FIELD(KvOrder, block_count, "<u4")
-      .FIELD(KvOrder, page, "<u4")
-      .FIELD(KvOrder, kv_lease, "<u8")
-      .FIELD(KvOrder, kv_root, "(16,)u1")
-      .FIELD(KvOrder, tokens, "(64,)<u4")
-      .dtype();
+  using S = KvOrder;
+  return StructLayout(sizeof(S)) FIELD(S, kind) FIELD(S, slot) FIELD(S, generation) FIELD(S, lane) FIELD(S, first_block)
+      FIELD(S, block_count) FIELD(S, page) FIELD(S, kv_lease) FIELD(S, kv_root) FIELD(S, tokens)
+          .dict();
+}
+
+nb::dict foreseen_layout() {
+  using F = Foreseen;
+  return StructLayout(sizeof(F)) FIELD(F, sequence) FIELD(F, source) FIELD(F, token).dict();
 }
 
 }  // namespace
@@ -162,6 +84,8 @@ NB_MODULE(_scheduler, m) {
   m.attr("STEP_SEQUENCE") = sequence_layout();
   m.attr("STEP_HEADER") = step_layout();
   m.attr("KV_ORDER") = order_layout();
+  m.attr("FORESEEN") = foreseen_layout();
+  m.attr("NONE") = kNone;
 
   nb::enum_<Turn>(m, "Turn", nb::is_arithmetic())
       .value("PROGRESS", Turn::progress)
@@ -182,16 +106,14 @@ NB_MODULE(_scheduler, m) {
 
   using Release = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Scheduler>(m, "HostScheduler")
-      .def("__init__", &construct, nb::kw_only(), "ring"_a, "lanes"_a, "step_tokens"_a, "pages"_a, "max_context"_a,
-           "vocab_size"_a, "order_capacity"_a, "prefill_chunk"_a, "decode_between_chunks"_a, "kv_orders"_a,
-           "store_limit"_a, "sweep_ns"_a, "watchdog_ns"_a, "agent_patience_ns"_a, "decode_graphs"_a, "prefill_graphs"_a,
+      .def("__init__", &construct, nb::kw_only(), "ring"_a, "settings"_a, "decode_graphs"_a, "prefill_graphs"_a,
            "launch_window"_a)
       .def_prop_ro("engine_memory",
                    [](nb::object self) {
                      EngineMemory& m = nb::cast<Scheduler&>(self).engine();
                      return NumpyBytes(&m, {m.size_bytes}, self);
                    })
-      .def("layout", [](Scheduler& s) { return layout(s); })
+      .def("layout", [](Scheduler& s) { return engine_layout(s.engine()); })
       .def("start", &Scheduler::start)
       .def("turn", &Scheduler::turn, "now_ns"_a)
       .def("command", &Scheduler::command, "command"_a)
@@ -204,6 +126,7 @@ NB_MODULE(_scheduler, m) {
       .def("release_orders", &Scheduler::release_orders, "tail"_a)
       .def("answer_load", &Scheduler::answer_load, "slot"_a, "generation"_a, "blocks"_a)
       .def("poke", &Scheduler::poke)
-      .def("counters", [](Scheduler& s) { return counters(s); })
+      .def("foresee", [](Scheduler& s) { return foresee(s); })
+      .def("counters", [](Scheduler& s) { return by_name(s.counters()); })
       .def("check", &Scheduler::check, Release());
 }

@@ -41,8 +41,6 @@ class SchedulerSettings:
     """A step that takes longer fails the engine for good; 0: never."""
     agent_patience_s: float = 1.0
     """Free pages are awaited from the agent, rather than evicting, only while it moves this often."""
-    launch_window: int = 0
-    """Launches until the scheduler replaces itself (B4); 0: never, as on a host."""
     decode_graphs: tuple[int, ...] = field(default=())
     """Captured decode shapes (sequences), ascending to `lanes`; empty: `graph_sizes`."""
     prefill_graphs: tuple[int, ...] = field(default=())
@@ -52,7 +50,7 @@ class SchedulerSettings:
         for name in ("lanes", "step_tokens", "pages", "order_capacity"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("prefill_chunk", "sweep_s", "watchdog_s", "agent_patience_s", "launch_window"):
+        for name in ("prefill_chunk", "sweep_s", "watchdog_s", "agent_patience_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
         if self.step_tokens < self.lanes:
@@ -71,6 +69,24 @@ class SchedulerSettings:
     @property
     def prefill_shapes(self) -> tuple[int, ...]:
         return self.prefill_graphs or graph_sizes(self.step_tokens)
+
+    def core(self, max_context: int, vocab_size: int) -> dict[str, int]:
+        """By the names of state.hpp's Settings, for the native side; the ring's geometry is its own to read."""
+        return {
+            "lanes": self.lanes,
+            "step_tokens": self.step_tokens,
+            "pages": self.pages,
+            "order_capacity": self.order_capacity,
+            "max_context": max_context,
+            "vocab_size": vocab_size,
+            "prefill_chunk": self.prefill_chunk,
+            "decode_between_chunks": int(self.decode_between_chunks),
+            "kv_orders": int(self.kv_orders),
+            "store_limit": self.most_stored_pages,
+            "sweep_ns": round(self.sweep_s * 1e9),
+            "watchdog_ns": round(self.watchdog_s * 1e9),
+            "agent_patience_ns": round(self.agent_patience_s * 1e9),
+        }
 
     @property
     def capacity_tokens(self) -> int:

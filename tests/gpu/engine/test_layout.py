@@ -4,22 +4,9 @@ import numpy as np
 import torch
 
 from services.gpu_backend.engine import STEP_SEQUENCE
-from services.gpu_backend.engines.cuda.contract import DONE_STEP_OFFSET, ERROR_OFFSET
-from services.gpu_backend.engines.cuda.memory_views import SEQUENCE_COUNT_OFFSET, tensors_of
-from services.gpu_backend.engines.cuda.own_memory import HEADER, OwnMemory
+from services.gpu_backend.engines.cuda.memory_views import tensors_of
+from services.gpu_backend.engines.cuda.own_memory import OwnMemory, sources_offset
 from services.gpu_backend.engines.cuda.settings import decode_sizes, prefill_sizes
-from services.gpu_backend.scheduler.memory import STEP_HEADER
-
-
-def test_the_header_is_step_hpps() -> None:
-    assert STEP_HEADER.itemsize == HEADER.itemsize
-    assert HEADER.names is not None
-    for name in HEADER.names:
-        assert HEADER.fields[name][:2] == STEP_HEADER.fields[name][:2], name  # type: ignore[index]
-    offsets = {name: STEP_HEADER.fields[name][1] for name in ("done_step", "error", "sequence_count")}  # type: ignore[index]
-    assert offsets == {
-        "done_step": DONE_STEP_OFFSET, "error": ERROR_OFFSET, "sequence_count": SEQUENCE_COUNT_OFFSET,
-    }  # fmt: skip
 
 
 def test_sequences_are_the_words_that_the_kernels_read() -> None:
@@ -45,7 +32,20 @@ def test_what_numpy_writes_tensors_read_and_back() -> None:
     own.download()
     assert (int(own.header["done_step"][0]), int(own.header["error"][0])) == (41, 1)
     assert own.out_tokens.tolist() == [5, 6, 7]
-    assert all(offset % 64 == 0 for offset in (own.memory.tokens_offset, own.memory.out_tokens_offset))
+    at = own.memory
+    assert all(offset % 64 == 0 for offset in (at.tokens_offset, sources_offset(at), at.out_tokens_offset))
+    assert at.tokens_offset + 4 * 9 <= sources_offset(at)
+
+
+def test_an_upload_leaves_the_last_steps_tokens_where_the_next_step_finds_them() -> None:
+    own = OwnMemory(torch.device("cpu"), lanes=3, step_tokens=9, lane_pages=2, pages=5)
+    step = tensors_of(own.memory, torch.device("cpu"))
+    step.out_tokens.copy_(torch.tensor([5, 6, 7]))
+    other = own.new_image()
+    other.tokens[:2] = 3, 4
+    own.upload(other)
+    assert step.out_tokens.tolist() == [5, 6, 7]
+    assert step.tokens.tolist()[:2] == [3, 4]
 
 
 def test_shapes_ascend_and_end_with_the_largest() -> None:

@@ -7,8 +7,7 @@ from services.gpu_backend import _device
 from services.gpu_backend.device.agent_memory import AgentMemory
 from services.gpu_backend.device.settings import MOST_LAUNCHES, DeviceSettings
 from services.gpu_backend.engine import STEP_SEQUENCE
-from services.gpu_backend.engines.cuda import contract
-from services.gpu_backend.scheduler.memory import KV_ORDER, STEP_HEADER
+from services.gpu_backend.scheduler.memory import KV_ORDER
 from services.gpu_backend.scheduler.orders import OrderQueue
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from tests.gpu_backend.scheduler.toy import VOCABULARY
@@ -18,11 +17,7 @@ SETTINGS = SchedulerSettings(lanes=4, step_tokens=64, pages=9, order_capacity=8)
 
 
 def core_settings() -> dict[str, int]:
-    return {
-        "lanes": 4, "step_tokens": 64, "pages": 9, "order_capacity": 8, "max_context": MAX_CONTEXT,
-        "vocab_size": VOCABULARY, "prefill_chunk": 0, "decode_between_chunks": 1, "kv_orders": 0, "store_limit": 1,
-        "sweep_ns": 0, "watchdog_ns": 0, "agent_patience_ns": 0,
-    }  # fmt: skip
+    return SETTINGS.core(MAX_CONTEXT, VOCABULARY)
 
 
 def images() -> tuple[World, np.ndarray, np.ndarray]:
@@ -33,11 +28,6 @@ def images() -> tuple[World, np.ndarray, np.ndarray]:
     assert hot % 64 == 0
     assert 0 < hot < len(core)
     return world, core, engine
-
-
-def test_the_contract_has_the_offsets_of_step_hpp() -> None:
-    assert contract.DONE_STEP_OFFSET == _device.DONE_STEP_OFFSET == STEP_HEADER.fields["done_step"][1]  # type: ignore[index]
-    assert contract.ERROR_OFFSET == _device.ERROR_OFFSET == STEP_HEADER.fields["error"][1]  # type: ignore[index]
 
 
 def test_parts_of_engine_memory_lie_apart() -> None:

@@ -52,9 +52,9 @@ class Interleaving(RuleBasedStateMachine):
             SchedulerSettings(
                 lanes=lanes, step_tokens=128, pages=pages, prefill_chunk=chunk, decode_between_chunks=fair,
                 kv_orders=orders, order_capacity=capacity, store_limit=limit, agent_patience_s=patience,
-                launch_window=window,
             ),
             FRONT_ENDS,
+            window,
         )  # fmt: skip
         self.asked: deque[Any] = deque()  # loads to be answered
         self.known: set[tuple[int, int]] = set()  # requests that the agent has had an order of

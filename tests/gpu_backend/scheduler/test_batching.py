@@ -11,9 +11,9 @@ from tests.gpu_backend.scheduler.world import World
 P, D = StepKind.PREFILL, StepKind.DECODE
 
 
-def world(**changes: object) -> World:
+def world(launch_window: int = 0, **changes: object) -> World:
     values: dict[str, object] = {"lanes": 4, "step_tokens": 256, "pages": 64, **changes}
-    return World(SchedulerSettings(**values), front_ends=2)  # type: ignore[arg-type]
+    return World(SchedulerSettings(**values), front_ends=2, launch_window=launch_window)  # type: ignore[arg-type]
 
 
 def kinds(w: World) -> list[StepKind]:

@@ -65,7 +65,7 @@ class Step:
 
 
 class World:
-    def __init__(self, settings: SchedulerSettings, front_ends: int = 1) -> None:
+    def __init__(self, settings: SchedulerSettings, front_ends: int = 1, launch_window: int = 0) -> None:
         geometry = RingGeometry(SLOTS, SLOTS * PROMPT_ROOM, SLOTS * TOKEN_ROOM)
         region: Any = HeapRegion(geometry.size_bytes)
         self.ring = RingOwner(
@@ -80,7 +80,9 @@ class World:
         self.reports: Any = buffer[at["reports_offset"] :][: REPORT.itemsize * SLOTS].view(REPORT)
         self.prompt: NDArray[np.uint32] = buffer[at["prompt_offset"] :][: 4 * SLOTS * PROMPT_ROOM].view(np.uint32)
         self.token: NDArray[np.uint32] = buffer[at["token_offset"] :][: 4 * SLOTS * TOKEN_ROOM].view(np.uint32)
-        self.native = native_scheduler(buffer, settings, max_context=MAX_CONTEXT, vocab_size=VOCABULARY)
+        self.native = native_scheduler(
+            buffer, settings, max_context=MAX_CONTEXT, vocab_size=VOCABULARY, launch_window=launch_window
+        )
         self.memory = EngineMemory(self.native)
         self.orders = OrderQueue(self.native, self.memory)
         self.engine = ToyEngine(settings.pages)

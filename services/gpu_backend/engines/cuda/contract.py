@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from services.gpu_backend.engine import ModelGeometry, StepKind
+from services.gpu_backend.scheduler.memory import header_offset
 
 CaptureProgress = Callable[[StepKind, int, int, int], None]
 """(kind, size, graphs captured, graphs in all); called after each capture. May raise, to stop."""
@@ -49,18 +50,12 @@ class StepMemory:
     @property
     def done_step(self) -> int:
         """Address of the u64 that a graph's last node sets to the header's `step`."""
-        return self.address + self.step_offset + DONE_STEP_OFFSET
+        return self.address + self.step_offset + header_offset("done_step")
 
     @property
     def error(self) -> int:
         """Address of the u32 that a graph may set to not 0: the step could not be computed."""
-        return self.address + self.step_offset + ERROR_OFFSET
-
-
-DONE_STEP_OFFSET = 64
-"""Of StepHeader.done_step; tests compare it with step.hpp."""
-ERROR_OFFSET = 72
-"""Of StepHeader.error."""
+        return self.address + self.step_offset + header_offset("error")
 
 
 class GraphEngine(Protocol):

@@ -22,6 +22,7 @@ from services.gpu_backend.models.config import ModelError
 from services.gpu_backend.models.registry import LoadedModel, load
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.interface import Scheduler
+from services.gpu_backend.scheduler.overlap import OverlapScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.gpu_backend.settings import BackendSettings
 
@@ -150,7 +151,7 @@ class ResidentKit(GraphKit):
 
 
 class HostDrivenKit(GraphKit):
-    """The same graphs, launched by a thread of this process: the baseline (B Figure 3)."""
+    """The same graphs, launched by a thread of this process, one by one or overlapped: the baseline (B Figure 3)."""
 
     _driven: HostDrivenGraphEngine | None = None
 
@@ -161,6 +162,8 @@ class HostDrivenKit(GraphKit):
     def make_scheduler(self, ring: RingOwner, settings: SchedulerSettings, max_context: int) -> Scheduler:
         assert self._driven is not None, "allocate comes first"
         self.tell_memory()
+        if self._settings.scheduling == "host-overlap":
+            return OverlapScheduler(ring.buffer, self._driven, settings, max_context=max_context)
         return HostScheduler(ring.buffer, self._driven, settings, max_context=max_context)
 
     def close(self) -> None:

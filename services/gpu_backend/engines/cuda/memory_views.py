@@ -8,9 +8,7 @@ import torch
 
 from services.gpu_backend.engine import STEP_SEQUENCE
 from services.gpu_backend.engines.cuda.contract import StepMemory
-
-SEQUENCE_COUNT_OFFSET = 12
-"""Of StepHeader.sequence_count; tests compare it with step.hpp."""
+from services.gpu_backend.scheduler.memory import header_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ def tensors_of(memory: StepMemory, device: torch.device) -> StepTensors:
         step=words(memory.step_offset, 1, dtype=torch.int64),
         done_step=words(memory.done_step - memory.address, 1, dtype=torch.int64),
         error=words(memory.error - memory.address, 1),
-        sequence_count=words(memory.step_offset + SEQUENCE_COUNT_OFFSET, 1),
+        sequence_count=words(memory.step_offset + header_offset("sequence_count"), 1),
         sequences=words(memory.sequences_offset, memory.lanes, STEP_SEQUENCE.itemsize // 4),
         tokens=words(memory.tokens_offset, memory.step_tokens),
         out_tokens=words(memory.out_tokens_offset, memory.lanes),
