@@ -34,8 +34,8 @@ def payload(block: Block) -> bytes:
     return np.random.default_rng(int.from_bytes(block.key, "little")).bytes(block.length)
 
 
-def chain(count: int, seed: int = 0, length: int = LENGTH) -> list[Block]:
-    parent, blocks = root_key("test", ""), []
+def chain(count: int, seed: int = 0, length: int = LENGTH, tenant: str = "") -> list[Block]:
+    parent, blocks = root_key("test", tenant), []
     tokens = np.random.default_rng(seed).integers(0, 50_000, (count, 64)).astype("<u4")
     for position in range(count):
         key = next_key(parent, tokens[position])

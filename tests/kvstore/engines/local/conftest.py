@@ -47,4 +47,4 @@ def segments(root: Path) -> list[Path]:
 
 def taken(root: Path) -> int:
     """Bytes that the segments take on the disk."""
-    return sum(path.stat().st_blocks * 512 for path in segments(root))
+    return sum(path.stat().st_blocks * 512 for path in segments(root) if path.is_file())

@@ -122,7 +122,7 @@ def test_a_block_removed_before_the_crash_stays_away(root: Path, tools: Any) -> 
 
 
 def test_a_crash_between_the_two_steps_of_a_removal(root: Path, tools: Any, died: Any) -> None:
-    blocks, data = died
+    blocks, _ = died
     (path,) = segments(root)
     _write(path, PAGE + 2 * STEP, bytes(PAGE))  # its page is gone, its bytes are not
     assert recovered(root, tools, blocks) == [*blocks[:2], *blocks[3:]]
