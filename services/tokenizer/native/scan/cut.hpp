@@ -16,7 +16,8 @@ std::size_t cut(const std::uint8_t* bytes, std::size_t size, std::size_t begin, 
   std::size_t count = 0;
   while (begin < size && count < capacity) {
     if constexpr (Isa::windows) {
-      if (count + 64 <= capacity) {
+      const bool blank = bytes[begin] == ' ' && begin + 1 < size;
+      if (count + 64 <= capacity && bytes[begin + blank] < Family::plain_from) {
         const auto window = Window<Isa>::template of<Family>(text, begin);
         Mask starts = Family::starts(window, text, begin);
         if (starts != 0) {

@@ -37,11 +37,11 @@ struct DeepSeek3 {
     return unmatched_end(text, next, ends, in_word);
   }
 
+  static constexpr unsigned plain_from = 0x80;  // the first byte of what is not worth a window
   static Mask odd(const Masks& m, Mask controls) { return controls & ~m.spaces; }
-  static Mask odd_foreign(const Masks&, Mask) { return 0; }
   template <class Bytes>
-  static Foreign foreign(const Bytes& bytes, Mask high) {
-    return foreign_ideographs<Isa>(bytes, high);
+  static Mask odd_beyond_ascii(const Bytes&, Mask high) {
+    return high;
   }
 
   static Mask starts(const Window<Isa>& window, const Text<Isa>&, std::size_t) {
@@ -51,7 +51,6 @@ struct DeepSeek3 {
     const Mask other_starts = others & ~after(others) & ~after(m.blanks);
     const Mask led = after(other_starts | (runs & ~m.newlines));
     Mask starts = other_starts | (m.letters & ~after(m.letters) & ~led) | number_starts(m.numbers, 3);
-    starts |= m.ideographs & ~after(m.ideographs);
     starts |= white_space_starts(runs, m.newlines, others | m.letters);
     return window.certain(starts, runs);
   }

@@ -25,11 +25,11 @@ struct Gpt2 {
     return skip(text, from, [](Char c) { return c.none(letter | number | space) && !ends(c); });
   }
 
+  static constexpr unsigned plain_from = 0xD4;  // the first byte of what is not worth a window
   static Mask odd(const Masks&, Mask) { return 0; }
-  static Mask odd_foreign(const Masks&, Mask) { return 0; }
   template <class Bytes>
-  static Foreign foreign(const Bytes& bytes, Mask high) {
-    return foreign_letters<Isa>(bytes, high);
+  static Mask odd_beyond_ascii(const Bytes& bytes, Mask high) {
+    return not_common_letters<Isa>(bytes, high);
   }
 
   static Mask starts(const Window<Isa>& window, const Text<Isa>& text, std::size_t at) {

@@ -24,13 +24,12 @@ struct O200k {
     return skip(text, to, [](Char c) { return c.newline() || c.code == '/'; });
   }
 
-  // A slash after a line end that others may have taken; a capital after letters without case, since it depends on
-  // all that follows whether the two part.
+  // A slash after a line end: both may go with the signs before them.
+  static constexpr unsigned plain_from = 0x80;  // the first byte of what is not worth a window
   static Mask odd(const Masks& m, Mask) { return m.slashes & after(m.newlines); }
-  static Mask odd_foreign(const Masks& m, Mask high) { return m.uppers & after(high); }
   template <class Bytes>
-  static Foreign foreign(const Bytes& bytes, Mask high) {
-    return foreign_caseless<Isa>(bytes, high);
+  static Mask odd_beyond_ascii(const Bytes&, Mask high) {
+    return high;
   }
 
   static Mask starts(const Window<Isa>& window, const Text<Isa>& text, std::size_t at) {
@@ -43,7 +42,7 @@ struct O200k {
     starts |= m.uppers & after(m.letters & ~m.uppers);
     starts |= white_space_starts(runs, m.newlines, others | m.letters | m.numbers);
     std::size_t suffix_end = 0;
-    for (Mask quotes = m.quotes & after(m.letters) & before(m.letters); quotes != 0; quotes &= quotes - 1) {
+    for (Mask quotes = m.quotes & after(m.letters); quotes != 0; quotes &= quotes - 1) {
       const std::size_t quote = std::countr_zero(quotes);
       const std::size_t size = quote == suffix_end ? 0 : suffix(text, at + quote);
       if (size == 0) continue;

@@ -70,8 +70,12 @@ std::size_t contraction(const Text<Isa>& text, std::size_t at, bool any_case) {
     return any_case && b - 0x41u < 26 ? b | 0x20u : b;
   };
   switch (byte(1)) {
-    case 's': case 't': case 'm': case 'd': return 1;
-    case 'r': case 'v': return byte(2) == 'e' ? 2 : 0;
+    case 's':
+    case 't':
+    case 'm':
+    case 'd': return 1;
+    case 'r':
+    case 'v': return byte(2) == 'e' ? 2 : 0;
     case 'l': return byte(2) == 'l' ? 2 : 0;
     case 0xC5: return any_case && byte(2) == 0xBF ? 2 : 0;
     default: return 0;

@@ -20,46 +20,20 @@ static inline Mask below(unsigned bits) { return bits < 64 ? (Mask{1} << bits) -
 
 // One bit a byte. A character of several bytes has all its bits in `letters`.
 struct Masks {
-  Mask valid, letters, uppers, numbers, spaces, newlines, blanks, quotes, slashes, ideographs;
+  Mask valid, letters, uppers, numbers, spaces, newlines, blanks, quotes, slashes;
 
-  Mask others() const { return valid & ~(letters | numbers | spaces | ideographs); }
+  Mask others() const { return valid & ~(letters | numbers | spaces); }
 };
 
-// What a window makes of bytes beyond ASCII: the letters, and the characters where it must end.
-struct Foreign {
-  Mask letters, ideographs, odd;
-};
-
-// Letters of two or three bytes by their first byte, where all that begin so are letters, or nearly all: Latin,
-// Cyrillic, ideographs, Hangul.
+// Of bytes beyond ASCII, those that are not letters of two bytes as most of Latin and Cyrillic are, where all that
+// begin with the same byte are letters, or nearly all. A window must end there.
 template <class Isa>
-Foreign foreign_letters(const typename Isa::Bytes& bytes, Mask high) {
+Mask not_common_letters(const typename Isa::Bytes& bytes, Mask high) {
   const Mask trail = Isa::between(bytes, 0x80, 0xBF);
-  const Mask latin1 = Isa::equal(bytes, 0xC3), han4 = Isa::equal(bytes, 0xE4);
   Mask odd = high & ~trail & ~Isa::between(bytes, 0xC3, 0xC9) & ~Isa::between(bytes, 0xD0, 0xD1);
-  odd &= ~Isa::equal(bytes, 0xD3) & ~Isa::between(bytes, 0xE4, 0xE9) & ~Isa::between(bytes, 0xEB, 0xEC);
-  odd |= latin1 & ~before(trail & ~Isa::equal(bytes, 0x97) & ~Isa::equal(bytes, 0xB7));  // U+00D7, U+00F7
-  odd |= han4 & ~before(Isa::between(bytes, 0xB8, 0xBF));                                // below U+4E00
-  return {high, 0, odd};
-}
-
-// Letters without case: ideographs and Hangul.
-template <class Isa>
-Foreign foreign_caseless(const typename Isa::Bytes& bytes, Mask high) {
-  Mask odd = high & ~Isa::between(bytes, 0x80, 0xBF) & ~Isa::between(bytes, 0xE4, 0xE9);
-  odd &= ~Isa::between(bytes, 0xEB, 0xEC);
-  odd |= Isa::equal(bytes, 0xE4) & ~before(Isa::between(bytes, 0xB8, 0xBF));
-  return {high, 0, odd};
-}
-
-// U+4E00 to U+9F7F.
-template <class Isa>
-Foreign foreign_ideographs(const typename Isa::Bytes& bytes, Mask high) {
-  const Mask trail = Isa::between(bytes, 0x80, 0xBF), from_b8 = Isa::between(bytes, 0xB8, 0xBF);
-  Mask odd = high & ~trail & ~Isa::between(bytes, 0xE4, 0xE9);
-  odd |= Isa::equal(bytes, 0xE4) & ~before(from_b8);
-  odd |= Isa::equal(bytes, 0xE9) & ~before(trail & ~Isa::between(bytes, 0xBE, 0xBF));
-  return {0, high, odd};
+  odd &= ~Isa::equal(bytes, 0xD3);
+  const Mask no_sign = trail & ~Isa::equal(bytes, 0x97) & ~Isa::equal(bytes, 0xB7);  // U+00D7 and U+00F7 are signs
+  return odd | (Isa::equal(bytes, 0xC3) & ~before(no_sign));
 }
 
 // Line ends that go with the piece of other characters before them: [^\s\p{L}\p{N}]+[\r\n]*
@@ -109,14 +83,11 @@ struct Window {
             .newlines = Isa::equal(bytes, '\n') | Isa::equal(bytes, '\r'),
             .blanks = Isa::equal(bytes, ' '),
             .quotes = Isa::equal(bytes, '\''),
-            .slashes = Isa::equal(bytes, '/'),
-            .ideographs = 0};
+            .slashes = Isa::equal(bytes, '/')};
     Mask odd = Family::odd(m, Isa::between(bytes, 0x00, 0x1F) | Isa::equal(bytes, 0x7F));
     if (high) {
-      const Foreign foreign = Family::foreign(bytes, high);
-      m.letters |= foreign.letters;
-      m.ideographs = foreign.ideographs;
-      odd |= foreign.odd | Family::odd_foreign(m, high);
+      m.letters |= high;
+      odd |= Family::odd_beyond_ascii(bytes, high);
     }
     m.valid &= below(odd & valid ? static_cast<unsigned>(std::countr_zero(odd)) : 64);
     return {limited(m), static_cast<unsigned>(std::popcount(m.valid)), left < 64 && m.valid == valid};
@@ -134,7 +105,7 @@ struct Window {
  private:
   static Masks limited(Masks m) {
     for (Mask Masks::* mask : {&Masks::letters, &Masks::uppers, &Masks::numbers, &Masks::spaces, &Masks::newlines,
-                               &Masks::blanks, &Masks::quotes, &Masks::slashes, &Masks::ideographs}) {
+                               &Masks::blanks, &Masks::quotes, &Masks::slashes}) {
       m.*mask &= m.valid;
     }
     return m;
