@@ -24,7 +24,7 @@ class Choices:
 
 class Pool:
     """Two stages. First come, first served, the head of the queue gets a prefill engine, which holds it; then it
-    waits in a group of decode engines. While prefill or decode engines are missing, unified ones serve at once."""
+    waits in a group of decode engines. While no prefill or decode engine can hold it, unified ones serve at once."""
 
     def __init__(self, choices: Choices) -> None:
         self._prefill, self._decode, self._path = choices.prefill, choices.decode, choices.path
@@ -70,7 +70,7 @@ class Pool:
         while self._queue:
             waiting = next(iter(self._queue.values()))
             if refusal := self._refusal(waiting.request):
-                yield refusal
+                yield self._on_unified(waiting.request) if self._rosters[Role.UNIFIED] else refusal
             elif not self._to_prefill(waiting):
                 break
             self._queue.popitem(last=False)

@@ -164,6 +164,8 @@ def test_unified_engines_serve_while_one_side_is_missing(name: str) -> None:
     assert placed(policy, request(hit=64)) == [Placement("r", "u", "u", ReadPath.UNIFIED, 64)]
     join(policy, Role.DECODE, "d")
     assert placed(policy, request())[0].prefill == "p0"
+    policy.add(Engine("large", "large", "large", Role.UNIFIED, "m", 64, 2 * PAGES, 2 * PAGES * 64), Load(9, 9, 9, 9))
+    assert placed(policy, request(prompt=PAGES * 64 + 1))[0].decode == "large"
 
 
 def test_models_share_neither_engines_nor_turns() -> None:
