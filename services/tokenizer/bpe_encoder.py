@@ -73,9 +73,6 @@ def _vocabulary(recipe: BpeRecipe, texts: list[bytes]) -> Vocabulary:
     control = {token.text: token.id for token in recipe.added if token.special}
     size = max([len(texts), *(token.id + 1 for token in recipe.added)])
     table = [*texts, *[b""] * (size - len(texts))]
-    if recipe.pattern is None:
-        for byte in range(256):
-            table[recipe.vocabulary[f"<0x{byte:02X}>"]] = bytes([byte])
     for token in recipe.added:
         if token.special or token.text not in recipe.vocabulary:
             table[token.id] = b"" if token.special else token.text.encode()

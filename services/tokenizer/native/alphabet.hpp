@@ -56,6 +56,8 @@ class Alphabet {
     }
   }
 
+  std::uint32_t byte(std::uint8_t value) const { return bytes_[value]; }
+
   // What two bytes merge to, for symbols that are bytes: no hashing.
   Merge pair(std::uint8_t left, std::uint8_t right) const { return pairs_[std::size_t{left} << 8 | right]; }
 

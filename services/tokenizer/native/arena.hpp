@@ -7,13 +7,12 @@
 
 namespace hostless::bpe {
 
-// A token of a text: its id, and where its text ends.
-struct Token {
+// A token of a long piece: its id, and where its text ends.
+struct Part {
   std::uint32_t id, end;
-  bool operator==(const Token&) const = default;
 };
 
-// A symbol of a long piece, at the index of its first byte in the piece.
+// A symbol of a long piece, at the index of its first byte.
 struct Node {
   std::uint32_t id;
   std::uint32_t rank;  // of the merge with the next symbol; kNone if there is none, or this symbol is merged away
@@ -22,14 +21,15 @@ struct Node {
 static_assert(sizeof(Node) == 16);
 
 struct Arena {
-  Scratch<std::uint32_t> ids;      // of the whole text
-  Scratch<std::uint8_t> text;      // a section of the text, rewritten
-  Scratch<Node> nodes;             // long pieces
-  Scratch<std::uint64_t> queue;    // long pieces: merges to do
-  Scratch<Token> done, part, seam; // long pieces: tokens of what lies before, of the part after it, of their seam
+  Scratch<std::uint32_t> ids;    // of the whole text
+  Scratch<std::uint8_t> text;    // a section of the text, rewritten
+  Scratch<Part> parts, again;    // of a long piece; of two tokens in it
+  Scratch<std::uint64_t> dead;   // a bit for each place in a long piece that no tokens lead on from
+  Scratch<Node> nodes;           // symbols of a long piece
+  Scratch<std::uint64_t> queue;  // merges of a long piece that are still to be done
 
   std::size_t bytes() const {
-    return ids.bytes() + text.bytes() + nodes.bytes() + queue.bytes() + done.bytes() + part.bytes() + seam.bytes();
+    return ids.bytes() + text.bytes() + parts.bytes() + again.bytes() + dead.bytes() + nodes.bytes() + queue.bytes();
   }
 
   // A thread does not hold for ever what one huge text took.

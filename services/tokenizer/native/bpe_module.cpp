@@ -9,7 +9,6 @@
 
 #include "bpe.hpp"
 #include "python_text.hpp"
-#include "sentencepiece.hpp"
 #include "vocabulary.hpp"
 
 namespace nb = nanobind;
@@ -50,12 +49,17 @@ class Encoder {
           std::optional<scan::Pattern> pattern, bool ignore_merges, bool prepend_space) {
     bool marked = !pattern;
     std::vector<TokenText> tokens = tokens_of(vocabulary);
-    Tables tables = VocabularyReader(tokens, marked).tables(merges_of(merges), ignore_merges);
-    texts_ = std::move(tables.texts);
-    scan::Cut cut = pattern ? scan::cutter(*pattern) : tables.words_apart ? cut_words : cut_whole;
+    std::vector<AddedToken> found = added_of(raw), found_later = added_of(rewritten);
+    std::vector<std::uint32_t> special;
+    for (const auto* added : {&found, &found_later}) {
+      for (const AddedToken& token : *added) {
+        if (token.special) special.push_back(token.id);
+      }
+    }
+    Tables tables = VocabularyReader(tokens, marked).tables(merges_of(merges), ignore_merges, special);
     Rewriting how{compose.is_none() ? Compose() : composer(compose), prepend_space, marked};
-    bpe_.emplace(std::move(tables.merges), std::move(tables.alphabet), std::move(tables.pieces),
-                 AddedTokens(added_of(raw)), AddedTokens(added_of(rewritten)), std::move(how), cut);
+    bpe_.emplace(std::move(tables), AddedTokens(std::move(found)), AddedTokens(std::move(found_later)), std::move(how),
+                 pattern ? scan::cutter(*pattern) : nullptr);
   }
 
   nb::object encode(nb::handle text, bool trusting) const {
@@ -118,7 +122,7 @@ class Encoder {
 
   nb::list texts() const {
     nb::list made;
-    for (const std::string& text : texts_) made.append(nb::bytes(text.data(), text.size()));
+    for (const std::string& text : bpe_->texts()) made.append(nb::bytes(text.data(), text.size()));
     return made;
   }
 
@@ -132,7 +136,6 @@ class Encoder {
   }
 
   std::optional<Bpe> bpe_;
-  std::vector<std::string> texts_;
 };
 
 }  // namespace

@@ -1,147 +1,132 @@
-// Merging of pieces of any length, in close to linear time: a megabyte of one letter is one piece.
+// Long pieces in linear time, by tokens and not by merges: a megabyte of one letter is one piece.
 //
-// A long piece is merged in parts that stay in the cache, and the parts are joined. What makes that exact: a row of
-// tokens is the right one if every two neighbours are, i.e. if merging the text of just those two gives them again.
-// (Take the first merge across a border between two tokens: up to then each side went its own way, just as in the
-// text of those two alone, so it would have happened there too.)
+// What makes that exact: a row of tokens is the right one if every two neighbours are, i.e. if merging the text of
+// just those two gives them again. (Take the first merge across a border between two tokens: up to then each side
+// went its own way, just as in the text of those two alone, so it would have happened there too.) So tokens are tried
+// from left to right, longest first. The right row of any beginning of the text is unique: a place that leads nowhere
+// leads nowhere whatever stands before it, and is tried once.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
+#include <vector>
 
 #include "alphabet.hpp"
 #include "arena.hpp"
 #include "merge_table.hpp"
+#include "queue_merge.hpp"
 #include "short_piece.hpp"
+#include "token_trie.hpp"
 
 namespace hostless::bpe {
 
-class LongPiece {
- public:
-  LongPiece(const Alphabet& alphabet, const MergeTable& merges, Arena& arena)
-      : alphabet_(alphabet), merges_(merges), arena_(arena) {}
+// How a token comes about: by its last merge. A symbol has none.
+struct Birth {
+  std::uint32_t left = kNone, right = kNone;
+  std::uint32_t time = 0;  // 1 + rank of the merge; 0 for a symbol
+  std::uint32_t shorter = kNone;  // the longest token that is a beginning of this one
+};
+static_assert(sizeof(Birth) == 16);
 
-  // Tokens of the piece that is text[0, size), valid until the arena's next use.
-  std::pair<const Token*, std::size_t> merge(const std::uint8_t* text, std::size_t size) {
-    text_ = text;
-    size_ = size;
-    done_ = 0;
-    for (std::size_t begin = 0; begin < size;) {
-      std::size_t end = part_end(begin, size);
-      std::size_t count = span(begin, end, arena_.part.need(end - begin));
-      if (!join(count)) {  // one part's end changes what lies many parts away: no part can be done by itself
-        done_ = queued(0, size, arena_.done.need(size));
-        break;
+class LongPieces {
+ public:
+  // `births` and `lengths` by id; the trie holds each token that is made of its own text.
+  LongPieces(TokenTrie trie, std::vector<Birth> births, std::vector<std::uint32_t> lengths)
+      : trie_(std::move(trie)), births_(std::move(births)), lengths_(std::move(lengths)), disordered_(births_.size()) {
+    for (std::uint32_t id = 0; id < births_.size(); ++id) disordered_[id] = disordered(id);
+  }
+
+  // Tokens of the piece text[0, size) in arena.parts; returns how many.
+  std::size_t merge(const std::uint8_t* text, std::size_t size, const Alphabet& alphabet, const MergeTable& merges,
+                    Arena& arena) const {
+    Part* parts = arena.parts.need(size);
+    std::uint64_t* dead = arena.dead.need(size / 64 + 1);
+    std::memset(dead, 0, (size / 64 + 1) * sizeof *dead);
+    std::size_t count = 0, at = 0;
+    std::uint32_t token = longest(text, at, size, alphabet);
+    while (at < size) {
+      for (; token != kNone; token = births_[token].shorter) {
+        std::size_t end = at + lengths_[token];
+        bool blocked = dead[end >> 6] >> (end & 63) & 1;
+        if (!blocked && (!count || neighbours(parts[count - 1].id, token, text + at, alphabet, merges, arena))) break;
       }
-      begin = end;
+      if (token != kNone) {
+        at += lengths_[token];
+        parts[count++] = {token, static_cast<std::uint32_t>(at)};
+        token = longest(text, at, size, alphabet);
+      } else {
+        if (!count)
+          return QueueMerge(alphabet, merges, arena).merge(text, size, arena.parts);  // can't be: a row exists
+        dead[at >> 6] |= std::uint64_t{1} << (at & 63);
+        token = parts[--count].id;
+        at -= lengths_[token];
+        token = births_[token].shorter;
+      }
     }
-    return {arena_.done.data(), done_};
+    return count;
+  }
+
+  std::size_t bytes() const {
+    return trie_.bytes() + births_.capacity() * sizeof(Birth) + lengths_.capacity() * sizeof(std::uint32_t);
   }
 
  private:
-  static constexpr std::size_t kPart = kShortSymbols;  // bytes
-  static constexpr std::size_t kSeam = 16 * kPart;     // bytes that a seam may be looked for in
-
-  std::size_t part_end(std::size_t begin, std::size_t size) const {
-    std::size_t end = std::min(begin + kPart, size);
-    while (in_character(end)) --end;
-    return end;
+  std::uint32_t longest(const std::uint8_t* text, std::size_t at, std::size_t size, const Alphabet& alphabet) const {
+    if (at == size) return kNone;
+    std::uint32_t token = trie_.longest(text + at, size - at);
+    return token == kNone ? alphabet.byte(text[at]) : token;
   }
 
-  // Puts the part's tokens behind those that are done, and mends both sides of the seam. False: not within kSeam.
-  bool join(std::size_t count) {
-    const Token* part = arena_.part.data();
-    std::size_t left = std::min<std::size_t>(done_, 1), right = 1, mended = 0;
-    while (done_) {
-      while (in_character(begin_of(done_ - left))) ++left;
-      while (in_character(part[right - 1].end)) ++right;
-      std::size_t begin = begin_of(done_ - left), end = part[right - 1].end;
-      if (end - begin > kSeam) return false;
-      Token* seam = arena_.seam.need(end - begin);
-      mended = span(begin, end, seam);
-      bool left_holds = left == done_ || seam[0] == arena_.done.data()[done_ - left];
-      bool right_holds = right == count || seam[mended - 1] == part[right - 1];
-      if (left_holds && right_holds) break;
-      if (!left_holds) left = std::min(left * 2, done_);
-      if (!right_holds) right = std::min(right * 2, count);
+  // Whether merging the text of both, which meet at `border`, gives both again. Goes back in time, from both of them to
+  // the symbols at the border: the two parts that meet there at some time were merged if that came before one of them
+  // grew otherwise.
+  bool neighbours(std::uint32_t left, std::uint32_t right, const std::uint8_t* border, const Alphabet& alphabet,
+                  const MergeTable& merges, Arena& arena) const {
+    if (disordered_[left] || disordered_[right]) [[unlikely]] {
+      const std::uint8_t* begin = border - lengths_[left];
+      return merged_again(begin, lengths_[left] + lengths_[right], left, right, alphabet, merges, arena);
     }
-    if (!done_) right = 0;
-    Token* done = arena_.done.need(done_ + mended + count, done_);
-    done_ -= left;
-    std::copy_n(arena_.seam.data(), mended, done + done_);
-    std::copy_n(part + right, count - right, done + done_ + mended);
-    done_ += mended + count - right;
-    return true;
-  }
-
-  // Between two bytes of a character that makes one symbol or none: nothing can be merged from there on by itself.
-  bool in_character(std::size_t at) const {
-    return alphabet_.by_character() && at < size_ && (text_[at] & 0xC0) == 0x80;
-  }
-
-  std::size_t begin_of(std::size_t token) { return token ? arena_.done.data()[token - 1].end : 0; }
-
-  // Tokens of text[begin, end), which is merged by itself.
-  std::size_t span(std::size_t begin, std::size_t end, Token* tokens) {
-    if (end - begin > kShortSymbols) return queued(begin, end, tokens);
-    Symbol symbols[kShortSymbols];
-    std::size_t count = short_symbols(alphabet_, merges_, text_, begin, end, symbols);
-    count = merge_short(merges_, symbols, count);
-    for (std::size_t i = 0; i < count; ++i) tokens[i] = {symbols[i].id, symbols[i].end};
-    return count;
-  }
-
-  // The same by a queue of merges, lowest rank first, then leftmost. Entries that no longer hold are passed over.
-  std::size_t queued(std::size_t begin, std::size_t end, Token* tokens) {
-    std::size_t size = end - begin, waiting = 0;
-    Node* nodes = arena_.nodes.need(size);
-    std::uint64_t* queue = arena_.queue.need(2 * size);  // each merge takes a symbol and adds at most two entries
-    auto rank = [&](std::uint32_t at) {
-      Node& node = nodes[at];
-      node.rank = node.next < size ? merges_.find(node.id, nodes[node.next].id).rank : kNone;
-      return node.rank == kNone ? 0 : (queue[waiting++] = static_cast<std::uint64_t>(node.rank) << 32 | at, 1);
-    };
-    std::uint32_t previous = kNone;
-    alphabet_.symbols(text_ + begin, 0, size, [&](std::uint32_t id, std::size_t first, std::size_t last) {
-      auto at = static_cast<std::uint32_t>(first);
-      nodes[at] = {id, kNone, previous, static_cast<std::uint32_t>(last)};
-      if (previous != kNone) rank(previous);
-      previous = at;
-    });
-    std::make_heap(queue, queue + waiting, std::greater<>());
-    while (waiting) {
-      std::pop_heap(queue, queue + waiting, std::greater<>());
-      std::uint64_t entry = queue[--waiting];
-      auto at = static_cast<std::uint32_t>(entry);
-      if (nodes[at].rank != entry >> 32) continue;
-      take_next(nodes, at, size);
-      if (rank(at)) std::push_heap(queue, queue + waiting, std::greater<>());
-      if (nodes[at].previous != kNone && rank(nodes[at].previous)) {
-        std::push_heap(queue, queue + waiting, std::greater<>());
+    std::uint32_t left_grows = kNone, right_grows = kNone;
+    for (;;) {
+      std::uint32_t rank = merges.find(left, right).rank;
+      // Of equal ranks the leftmost comes first: the left part's own merge, this one, the right part's.
+      if (rank < left_grows && rank <= right_grows && rank != kNone) return false;
+      const Birth &left_birth = births_[left], &right_birth = births_[right];
+      if (left_birth.time > right_birth.time) {
+        left_grows = left_birth.time - 1;
+        left = left_birth.right;
+      } else if (right_birth.time) {
+        right_grows = right_birth.time - 1;
+        right = right_birth.left;
+      } else {
+        return true;
       }
     }
-    std::size_t count = 0;
-    for (std::uint32_t at = 0; at < size; at = nodes[at].next) {
-      tokens[count++] = {nodes[at].id, static_cast<std::uint32_t>(begin) + nodes[at].next};
+  }
+
+  // The same by doing it.
+  static bool merged_again(const std::uint8_t* text, std::size_t size, std::uint32_t left, std::uint32_t right,
+                           const Alphabet& alphabet, const MergeTable& merges, Arena& arena) {
+    if (size > kShortSymbols) {
+      bool two = QueueMerge(alphabet, merges, arena).merge(text, size, arena.again) == 2;
+      return two && arena.again.data()[0].id == left && arena.again.data()[1].id == right;
     }
-    return count;
+    Symbol symbols[kShortSymbols];
+    std::size_t count = short_symbols(alphabet, merges, text, 0, size, symbols);
+    return merge_short(merges, symbols, count) == 2 && symbols[0].id == left && symbols[1].id == right;
   }
 
-  void take_next(Node* nodes, std::uint32_t at, std::size_t size) {
-    Node& gone = nodes[nodes[at].next];
-    nodes[at].id = merges_.find(nodes[at].id, gone.id).merged;
-    nodes[at].next = gone.next;
-    if (gone.next < size) nodes[gone.next].previous = at;
-    gone.rank = kNone;
+  // Made by merges whose ranks do not rise: the time that a part came about does not follow from its rank.
+  bool disordered(std::uint32_t id) const {
+    const Birth& birth = births_[id];
+    if (!birth.time) return false;
+    return births_[birth.left].time >= birth.time || births_[birth.right].time >= birth.time ||
+           disordered(birth.left) || disordered(birth.right);
   }
 
-  const Alphabet& alphabet_;
-  const MergeTable& merges_;
-  Arena& arena_;
-  const std::uint8_t* text_ = nullptr;
-  std::size_t size_ = 0;
-  std::size_t done_ = 0;
+  TokenTrie trie_;
+  std::vector<Birth> births_;
+  std::vector<std::uint32_t> lengths_;
+  std::vector<bool> disordered_;
 };
 
 }  // namespace hostless::bpe

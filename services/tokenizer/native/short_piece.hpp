@@ -15,7 +15,7 @@ inline constexpr std::size_t kShortSymbols = 64;
 struct Symbol {
   std::uint32_t id;
   std::uint32_t rank, merged;  // of the merge with the next symbol
-  std::uint32_t end;
+  std::uint32_t unused;
 };
 static_assert(sizeof(Symbol) == 16);
 
@@ -23,9 +23,8 @@ static_assert(sizeof(Symbol) == 16);
 inline std::size_t short_symbols(const Alphabet& alphabet, const MergeTable& merges, const std::uint8_t* text,
                                  std::size_t begin, std::size_t end, Symbol* symbols) {
   std::size_t count = 0;
-  alphabet.symbols(text, begin, end, [&](std::uint32_t id, std::size_t, std::size_t last) {
-    symbols[count++] = {id, kNone, kNone, static_cast<std::uint32_t>(last)};
-  });
+  alphabet.symbols(text, begin, end,
+                   [&](std::uint32_t id, std::size_t, std::size_t) { symbols[count++] = {id, kNone, kNone, 0}; });
   for (std::size_t i = 0; i + 1 < count; ++i) {
     Merge merge = alphabet.by_character() ? merges.find(symbols[i].id, symbols[i + 1].id)
                                           : alphabet.pair(text[begin + i], text[begin + i + 1]);
@@ -35,14 +34,15 @@ inline std::size_t short_symbols(const Alphabet& alphabet, const MergeTable& mer
   return count;
 }
 
-// Merges until nothing merges: always the lowest rank, of equal ones the leftmost. Returns how many are left.
-inline std::size_t merge_short(const MergeTable& merges, Symbol* symbols, std::size_t count) {
+// Merges until nothing merges or `least` are left: always the lowest rank, of equal ones the leftmost. Returns how many
+// are left.
+inline std::size_t merge_short(const MergeTable& merges, Symbol* symbols, std::size_t count, std::size_t least = 1) {
   auto pair = [&](std::size_t left) {
     Merge merge = left + 1 < count ? merges.find(symbols[left].id, symbols[left + 1].id) : Merge{};
     symbols[left].rank = merge.rank;
     symbols[left].merged = merge.merged;
   };
-  for (;;) {
+  while (count > least) {
     std::size_t best = 0;
     std::uint32_t rank = symbols[0].rank;
     for (std::size_t i = 1; i < count; ++i) {
@@ -50,14 +50,14 @@ inline std::size_t merge_short(const MergeTable& merges, Symbol* symbols, std::s
       rank = lower ? symbols[i].rank : rank;
       best = lower ? i : best;
     }
-    if (rank == kNone) return count;
+    if (rank == kNone) break;
     symbols[best].id = symbols[best].merged;
-    symbols[best].end = symbols[best + 1].end;
     --count;
     std::memmove(symbols + best + 1, symbols + best + 2, (count - best - 1) * sizeof(Symbol));
     pair(best);
     if (best) pair(best - 1);
   }
+  return count;
 }
 
 }  // namespace hostless::bpe

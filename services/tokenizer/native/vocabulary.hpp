@@ -12,10 +12,13 @@
 #include <vector>
 
 #include "alphabet.hpp"
+#include "joins.hpp"
 #include "letters.hpp"
 #include "long_piece.hpp"
 #include "merge_table.hpp"
 #include "piece_table.hpp"
+#include "queue_merge.hpp"
+#include "short_piece.hpp"
 #include "text_index.hpp"
 
 namespace hostless::bpe {
@@ -39,8 +42,9 @@ struct Tables {
   MergeTable merges;
   Alphabet alphabet;
   PieceTable pieces;
-  bool words_apart;                 // no merge puts a space behind something that is no space
-  std::vector<std::string> texts;   // bytes that each id stands for
+  LongPieces longs;
+  Joins joins;
+  std::vector<std::string> texts;  // bytes that each id stands for
 };
 
 class VocabularyReader {
@@ -57,6 +61,7 @@ class VocabularyReader {
     }
     texts_.resize(size);
     reached_.resize(size);
+    barred_.resize(size);
     std::vector<bool> seen(size);
     for (const TokenText& token : tokens) {
       if (seen[token.id]) throw Unsupported("two tokens with the id " + std::to_string(token.id));
@@ -65,19 +70,31 @@ class VocabularyReader {
     }
   }
 
-  // Merges in any order; of two for the same pair the later one counts.
-  Tables tables(const std::vector<MergeText>& list, bool ignore_merges) && {
+  // Merges in any order; of two for the same pair the later one counts. `special`: ids of control tokens, which no
+  // text is merged to.
+  Tables tables(const std::vector<MergeText>& list, bool ignore_merges, const std::vector<std::uint32_t>& special) && {
+    for (std::uint32_t id : special) {
+      if (id < barred_.size()) barred_[id] = true;
+    }
     MergeTable merges(list.size());
-    bool words_apart = true;
+    Joins joins;
+    std::array<std::uint32_t, 256> bytes = byte_ids();
     for (const MergeText& merge : list) {
       std::uint32_t left = id_of(merge.left), right = id_of(merge.right);
       together_.assign(merge.left).append(merge.right);
-      merges.set(left, right, {id_of(together_), merge.rank});
-      if (texts_[right].starts_with(' ') && !texts_[left].ends_with(' ')) words_apart = false;
+      std::uint32_t made = id_of(together_);
+      if (barred_[left] || barred_[right] || barred_[made]) {
+        throw Unsupported("a merge of control tokens, or of bytes: " + quoted(together_));
+      }
+      merges.set(left, right, {made, merge.rank});
+      joins.add(texts_[left], texts_[right]);
     }
-    Alphabet alphabet(bytes(), characters(), merges);
-    PieceTable pieces(whole_pieces(alphabet, merges, ignore_merges));
-    return {std::move(merges), std::move(alphabet), std::move(pieces), words_apart, std::move(texts_)};
+    joins.finish();
+    Alphabet alphabet(bytes, characters(), merges);
+    LongPieces longs = births(alphabet, merges);
+    PieceTable pieces(whole_pieces(ignore_merges));
+    return {std::move(merges), std::move(alphabet), std::move(pieces),
+            std::move(longs),  std::move(joins),    std::move(texts_)};
   }
 
  private:
@@ -109,7 +126,7 @@ class VocabularyReader {
     return made;
   }
 
-  std::array<std::uint32_t, 256> bytes() const {
+  std::array<std::uint32_t, 256> byte_ids() {
     std::array<std::uint32_t, 256> ids{};
     for (std::size_t byte = 0; byte < 256; ++byte) {
       static constexpr char kDigits[] = "0123456789ABCDEF";
@@ -118,6 +135,11 @@ class VocabularyReader {
       ids[byte] = index_.find(text);
       bool in_text = byte < 0xF5 && byte != 0xC0 && byte != 0xC1;  // valid UTF-8 holds no others
       if (ids[byte] == kNone && in_text) throw Unsupported("no token for the byte " + quoted(text));
+      if (marked_ && ids[byte] != kNone) {
+        barred_[ids[byte]] = true;  // stands for a byte, not for its text
+        reached_[ids[byte]] = false;
+        texts_[ids[byte]] = std::string(1, static_cast<char>(byte));
+      }
     }
     return ids;
   }
@@ -135,20 +157,64 @@ class VocabularyReader {
     return found;
   }
 
-  std::vector<PieceTable::Piece> whole_pieces(const Alphabet& alphabet, const MergeTable& merges,
-                                              bool ignore_merges) const {
-    std::vector<PieceTable::Piece> pieces;
+  // Merges the text of each token, to see whether the token is made of it, and of which two.
+  LongPieces births(const Alphabet& alphabet, const MergeTable& merges) {
+    std::vector<Birth> births(texts_.size());
+    std::vector<std::uint32_t> lengths(texts_.size());
+    std::size_t bytes = 0;
     Arena arena;
-    LongPiece reference(alphabet, merges, arena);
+    QueueMerge queue(alphabet, merges, arena);
+    made_.resize(texts_.size());
     for (const TokenText& token : tokens_) {
       const std::string& text = texts_[token.id];
+      lengths[token.id] = static_cast<std::uint32_t>(text.size());
       if (!reached_[token.id] || text.empty()) continue;
       auto data = reinterpret_cast<const std::uint8_t*>(text.data());
-      if (!ignore_merges) {
-        auto [made, count] = reference.merge(data, text.size());
-        if (count != 1 || made->id != token.id) continue;
-      }
-      pieces.push_back({data, text.size(), token.id});
+      std::uint32_t halves[2];
+      std::size_t count = last_two(data, text.size(), alphabet, merges, queue, arena, halves);
+      Merge merge = count == 2 ? merges.find(halves[0], halves[1]) : Merge{};
+      made_[token.id] = (count == 1 && halves[0] == token.id) || (count == 2 && merge.merged == token.id);
+      if (!made_[token.id]) continue;
+      bytes += text.size();
+      if (count == 2) births[token.id] = {halves[0], halves[1], merge.rank + 1, kNone};
+    }
+    TokenTrie trie(bytes);
+    for_made([&](std::uint32_t id, const std::uint8_t* text, std::size_t size) { trie.add(text, size, id); });
+    for_made([&](std::uint32_t id, const std::uint8_t* text, std::size_t size) {
+      births[id].shorter = trie.longest(text, size - 1);
+    });
+    return {std::move(trie), std::move(births), std::move(lengths)};
+  }
+
+  // What a text is before its last merge: up to two symbols. Returns how many there are, which may be more.
+  static std::size_t last_two(const std::uint8_t* text, std::size_t size, const Alphabet& alphabet,
+                              const MergeTable& merges, QueueMerge& queue, Arena& arena, std::uint32_t* halves) {
+    if (size > kShortSymbols) {
+      std::size_t count = queue.merge(text, size, arena.parts, 2);
+      for (std::size_t i = 0; i < std::min<std::size_t>(count, 2); ++i) halves[i] = arena.parts.data()[i].id;
+      return count;
+    }
+    Symbol symbols[kShortSymbols];
+    std::size_t count = short_symbols(alphabet, merges, text, 0, size, symbols);
+    count = merge_short(merges, symbols, count, 2);
+    for (std::size_t i = 0; i < std::min<std::size_t>(count, 2); ++i) halves[i] = symbols[i].id;
+    return count;
+  }
+
+  template <class Visit>
+  void for_made(Visit visit) const {
+    for (const TokenText& token : tokens_) {
+      const std::string& text = texts_[token.id];
+      if (made_[token.id]) visit(token.id, reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+    }
+  }
+
+  std::vector<PieceTable::Piece> whole_pieces(bool ignore_merges) const {
+    std::vector<PieceTable::Piece> pieces;
+    for (const TokenText& token : tokens_) {
+      const std::string& text = texts_[token.id];
+      bool whole = made_[token.id] || (ignore_merges && reached_[token.id] && !barred_[token.id] && !text.empty());
+      if (whole) pieces.push_back({reinterpret_cast<const std::uint8_t*>(text.data()), text.size(), token.id});
     }
     return pieces;
   }
@@ -160,6 +226,8 @@ class VocabularyReader {
   TextIndex index_;
   std::vector<std::string> texts_;
   std::vector<bool> reached_;  // text that is cut can hold what the token says
+  std::vector<bool> barred_;   // no merge may make it or take it
+  std::vector<bool> made_;     // merging makes it of its own text
   std::string together_;
 };
 
