@@ -50,7 +50,7 @@ class LocalEngine:
             log.warning("no io_uring here: threads read and write", extra={"reason": self.channels.why})
         self._places = Places(self._dispose)
         self._numbers, self._sequences = itertools.count(1), itertools.count(1)
-        self._lanes: queue.Queue[Lane] = queue.Queue()
+        self._lanes: queue.LifoQueue[Lane] = queue.LifoQueue()  # the last used first: few segments
         for _ in range(options.lanes):
             self._lanes.put(Lane(self, len(self._folders), options.segment_bytes))
         limit = options.write_limit_bytes_s
