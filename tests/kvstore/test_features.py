@@ -185,7 +185,7 @@ async def test_the_read_queue_is_told_in_tokens(start: Any, tools: Any, region: 
             engine.load = slow  # type: ignore[method-assign]
             read = asyncio.create_task(store.client.read(hit.lease_id, 0, 3, LENGTH, region.descriptor()))
             async with asyncio.timeout(20):
-                while (await store.client.lookup([], 0)).read_queue_tokens != 3 * 64:
+                while (await store.client.lookup([], 0)).read_queue_tokens != 3 * 64:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             assert (await store.client.stats()).read_queue_tokens == 3 * 64
             go.set()

@@ -1,0 +1,10 @@
+"""A reader past its lease gets an error, never bytes: some rounds of slow_readers.py."""
+
+import pytest
+
+from tests.kvstore.slow_readers import run
+
+
+def test_no_bytes_without_a_lease_that_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSTLESS_SHM", "/dev/shm")  # the machine moves it; this puts it back
+    run(1000)
