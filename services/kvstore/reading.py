@@ -129,10 +129,10 @@ class Reader:
             count,
             lambda stop: self._push(blocks, target, part, lambda: stop.is_set() or time.monotonic() > lease.ends),
         )
-        if isinstance(pushed.error, BadBlock):
-            await self._disk.lose(blocks[pushed.blocks].key, pushed.error)
         if self._leases.get(lease_id, time.monotonic()) is not lease:
             return 0, "the lease ended during the read"
+        if isinstance(pushed.error, BadBlock):
+            await self._disk.lose(blocks[pushed.blocks].key, pushed.error)
         self._disk.counters.blocks_read += pushed.blocks
         self._disk.counters.bytes_read += pushed.blocks * (part.length or block_bytes)
         if pushed.error is None and len(blocks) < count:
@@ -141,20 +141,26 @@ class Reader:
 
     async def verify(self, blocks: Sequence[Stored]) -> list[Stored]:
         """Reads blocks for their checksums alone; returns those that are broken, which are dropped."""
+        index = self._disk.index
+        pins = [index.pin_run(block.key) for block in blocks]
+        there = [block for block, pin in zip(blocks, pins, strict=True) if pin]
 
         def load() -> list[Exception | None]:
-            scratch = memoryview(bytearray(max((block.length for block in blocks), default=0)))
+            scratch = memoryview(bytearray(max((block.length for block in there), default=0)))
             return [
                 self._disk.engine.load([Read(block.key, block.length, 0, scratch[: block.length])])[0]
-                for block in blocks
+                for block in there
             ]
 
-        outcomes = await asyncio.get_running_loop().run_in_executor(self._threads, load)
-        broken = [(block, why) for block, why in zip(blocks, outcomes, strict=True) if isinstance(why, BadBlock)]
-        lost = [(block, why) for block, why in broken if block.key in self._disk.index]  # else evicted meanwhile
-        for block, why in lost:
+        try:
+            outcomes = await asyncio.get_running_loop().run_in_executor(self._threads, load)
+        finally:
+            for pin in pins:
+                index.unpin(pin)
+        broken = [(block, why) for block, why in zip(there, outcomes, strict=True) if isinstance(why, BadBlock)]
+        for block, why in broken:
             await self._disk.lose(block.key, why)
-        return [block for block, _ in lost]
+        return [block for block, _ in broken]
 
     def sweep(self) -> None:
         self._regions.sweep()

@@ -2,7 +2,8 @@
 
 Blocks are written again with other bytes each time, under the same key, in a store with room for half of them. A read
 may be held up before it touches the disk, for as long as it likes; meanwhile its lease ends and its blocks are evicted
-and written anew. Whatever is then answered: bytes count only under a lease that held, and are those that it was given for.
+and written anew. Whatever is then answered: bytes count only under a lease that held, and are those that it was given
+for.
 """
 
 import argparse
@@ -212,6 +213,7 @@ class SlowReaders(RuleBasedStateMachine):
         self.reads.remove(reading)
         self.free.append(reading.place)
         lease = reading.lease
+        assert self.store._disk.counters.blocks_corrupt == 0, "a block was taken for broken that had been evicted"
         assert blocks == 0 or not lease.released, "bytes after the lease was released"
         if time.monotonic() < lease.ends and not lease.released:
             assert blocks == reading.count, "a lease that held gave less"
