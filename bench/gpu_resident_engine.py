@@ -1,4 +1,4 @@
-"""The engine's process of bench/gpu_resident.py: one model, one ring, one of two schedulers.
+"""The engine's process of bench/gpu_resident.py: one model, one ring, one of the schedulers.
 
     python -m bench.gpu_resident_engine '{"form": "resident", "layers": 32, ...}'
 
@@ -33,6 +33,7 @@ from services.gpu_backend.engines.cuda.settings import CudaSettings
 from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
 from services.gpu_backend.scheduler.host import HostScheduler
+from services.gpu_backend.scheduler.overlap import OverlapScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 
 KEPT = 1 << 17
@@ -59,10 +60,11 @@ class Wanted:
     name: str
     deadline_s: float
     prefill_chunk: int = 0
-    lanes: int = 16
+    lanes: int = 64
     step_tokens: int = 2048
-    max_context: int = 2048
-    spare: int = 1
+    max_context: int = 4096
+    pages: int = 0
+    """0: for all lanes."""
 
 
 class Scheduler(Protocol):
@@ -89,16 +91,20 @@ class RandomWeights:
         return drawn if name == "model.embed_tokens.weight" else drawn.mul_(0.7 * shape[1] ** -0.5)
 
 
-def model_of(wanted: Wanted) -> Llama:
-    """Llama-3 8B's shape in bfloat16, or a small one in float32."""
+def model_config(wanted: Wanted) -> ModelConfig:
+    """Llama-3 8B's shape, or a small one."""
     config = ModelConfig(
         architecture="llama", layers=wanted.layers, hidden=4096, intermediate=14336, heads=32, kv_heads=8,
         head_dim=128, vocab=128_256, max_context=8192, rms_epsilon=1e-5, rope_theta=500_000.0,
     )  # fmt: skip
-    dtype = torch.bfloat16
-    if wanted.small:
-        dtype = torch.float32
-        config = replace(config, hidden=512, intermediate=1024, heads=8, kv_heads=2, head_dim=64, vocab=4096)
+    if not wanted.small:
+        return config
+    return replace(config, hidden=512, intermediate=1024, heads=8, kv_heads=2, head_dim=64, vocab=4096)
+
+
+def model_of(wanted: Wanted) -> Llama:
+    """In bfloat16, the small one in float32."""
+    config, dtype = model_config(wanted), torch.float32 if wanted.small else torch.bfloat16
     return Llama(RandomWeights(config, dtype), dtype, torch.device("cuda"), lambda name, elements: None)
 
 
@@ -134,20 +140,29 @@ def _stamping_kernel() -> Any:
     return driver.call(cuda.cuModuleGetFunction, module, b"finish_and_stamp")
 
 
+def said(scheduler: Scheduler, driven: HostDrivenGraphEngine | None) -> dict[str, int]:
+    """The counters; and `stamped`, the number of the last step that has a stamp."""
+    counters = scheduler.counters()
+    steps = counters["prefill_launches"] + counters["decode_launches"]
+    # A host that queues steps ahead numbers those that were in vain, too.
+    return counters | {"stamped": steps if driven is None else driven._steps}
+
+
 def main() -> None:
     wanted = Wanted(**json.loads(sys.argv[1]))
     took = {"begin": time.perf_counter()}
     model = model_of(wanted)
     took["model"] = time.perf_counter()
-    decodes = tuple(n for n in (1, 2, 4, 8) if n < wanted.lanes)
+    decodes = tuple(n for n in (1, 4, 8, 16, 32) if n < wanted.lanes)
     prefills = tuple(n for n in (128, 512, 1024) if n < wanted.step_tokens)
     engine = StampedEngine(
         model, "random",
         CudaSettings(decode_sizes=(*decodes, wanted.lanes), prefill_sizes=(*prefills, wanted.step_tokens),
-                     spare_processors=wanted.spare),
+                     spare_processors=int(wanted.form == "resident")),
     )  # fmt: skip
     settings = SchedulerSettings(
-        lanes=wanted.lanes, step_tokens=wanted.step_tokens, pages=wanted.lanes * wanted.max_context // 64,
+        lanes=wanted.lanes, step_tokens=wanted.step_tokens,
+        pages=wanted.pages or wanted.lanes * wanted.max_context // 64,
         prefill_chunk=wanted.prefill_chunk, decode_graphs=tuple(engine.settings.decode_sizes),
         prefill_graphs=tuple(engine.settings.prefill_sizes),
     )  # fmt: skip
@@ -157,7 +172,7 @@ def main() -> None:
         region, geometry, epoch=1, max_context=wanted.max_context, vocab_size=model.config.vocab,
         page_count=settings.pages,
     )  # fmt: skip
-    memory = None
+    memory = driven = None
     scheduler: Scheduler
     if wanted.form == "resident":
         device = Device()
@@ -170,7 +185,8 @@ def main() -> None:
     else:
         driven = HostDrivenGraphEngine(engine, wanted.max_context)
         driven.allocate(settings.pages, settings.lanes, settings.step_tokens)
-        scheduler = HostScheduler(ring.buffer, driven, settings, max_context=wanted.max_context)
+        driver_of = OverlapScheduler if wanted.form == "host-overlap" else HostScheduler
+        scheduler = driver_of(ring.buffer, driven, settings, max_context=wanted.max_context)
     torch.cuda.synchronize()
     took["captured"] = time.perf_counter()
     share = ring.share(0)
@@ -189,21 +205,20 @@ def main() -> None:
         for line in sys.stdin:
             if line.strip() == "end":
                 break
-            counters = scheduler.counters()
-            print(json.dumps(counters), flush=True)
+            print(json.dumps(said(scheduler, driven)), flush=True)
     finally:
         scheduler.stop(20)
         scheduler.check()
         np.save(wanted.stamps, engine.stamps.cpu().numpy())
-        said = scheduler.counters()
+        last = said(scheduler, driven)
         if isinstance(scheduler, DeviceScheduler):
-            said["launch_errors"] = scheduler.launch_errors
+            last["launch_errors"] = scheduler.launch_errors
             scheduler.close()
         engine.close()
         if memory is not None:
             memory.close()
         region.close()
-        print(json.dumps(said), flush=True)
+        print(json.dumps(last), flush=True)
 
 
 if __name__ == "__main__":

@@ -226,11 +226,13 @@ def steps(device: Device, batch: int, nanoseconds: int, count: int) -> dict[str,
         last = counters["decode_launches"] + counters["prefill_launches"]
         order = np.arange(last - min(last - 50, count * 3 // 4), last - 2) % KEPT
         following = (order + 1) % KEPT
+        between = begin[following] - done[order]
         return {
             "batch": batch, "model_us": nanoseconds / 1000, "steps": last, "relaunches": counters["relaunches"],
             "launch_errors": rig.scheduler.launch_errors, "turns": counters["turns"],
-            "graph_us": spread(done[order] - begin[order]), "between_steps_us": spread(begin[following] - done[order]),
+            "graph_us": spread(done[order] - begin[order]), "between_steps_us": spread(between),
             "period_us": spread(begin[following] - begin[order]),
+            "recovery_us_a_step": round(float(between.mean() - np.median(between)) / 1000, 4),
         }  # fmt: skip
 
 
@@ -267,9 +269,9 @@ def clock_offset(module: Module, stream: Stream, times: int = 2000) -> dict[str,
     return {"exchange_us": best[0] / 1000, "offset_ns": best[1]}
 
 
-def doorbells(device: Device, clock: dict[str, float], times: int = 2000) -> dict[str, Any]:
-    """Submits, at any moment of a decode of 200 us a step. `seen`: the turn that claims the request began."""
-    with serving(device, 200_000, HostRing) as rig:
+def doorbells(device: Device, clock: dict[str, float], step_us: int, times: int) -> dict[str, Any]:
+    """Submits, at any moment of a decode of `step_us` a step. `seen`: the turn that claims the request began."""
+    with serving(device, 1000 * step_us, HostRing) as rig:
         client, dice = Client(rig, 2500), random.Random(1)
         client.write(0, 4, 8000)  # as long as four slots have room
         client.ring()
@@ -278,7 +280,7 @@ def doorbells(device: Device, clock: dict[str, float], times: int = 2000) -> dic
         seen, answered = [], []
         for i in range(times):
             slot = 4 + i % 400
-            until = time.perf_counter_ns() + dice.randrange(400_000)
+            until = time.perf_counter_ns() + dice.randrange(2000 * step_us)
             generation = client.write(slot, 1, 1)
             word, bell = word_at(client.words[slot : slot + 1]), word_at(client.bells)
             before, count = word.value, client.bell
@@ -340,7 +342,8 @@ def main() -> None:
             if other is not rig.memory:
                 other.close()
     add("barriers_of_a_turn", lambda: [profile(device, batch) for batch in (1, 16, 256)])
-    add("doorbell_pinned", lambda: doorbells(device, clock_offset(module, stream)))
+    add("doorbell_pinned", lambda: doorbells(device, clock_offset(module, stream), 200, 2000))
+    add("doorbell_pinned_step_of_2_ms", lambda: doorbells(device, clock_offset(module, stream), 2000, 1500))
     add(
         "steps",
         lambda: [steps(device, b, ns, 3900 if ns == 0 else 1500) for ns in (0, 100_000) for b in (1, 16, 64, 256)],

@@ -1,61 +1,105 @@
-"""Host load for benches: processes that compress and processes that copy memory, until told to stop.
+"""Host load for benches: many processes that compress, copy memory, or build C++, until told to stop.
 
-    python -m bench.hogs {bz2,copy} SECONDS
+    python -m bench.hogs {mixed,copy,build} COUNT SECONDS
 
-A hog ends by itself after SECONDS, and when its parent is gone.
+They end by themselves after SECONDS, and when their parent is gone.
 """
 
 import bz2
+import itertools
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+ROOT = Path(__file__).parents[1]
+KINDS = ("mixed", "copy", "build")
 _COPIED = 64 << 20
 _COMPRESSED = 1 << 20
 
 
-def hog(kind: str, seconds: float) -> None:
+def _compress() -> Iterator[None]:
+    data = os.urandom(_COMPRESSED // 4) * 4
+    while True:
+        bz2.compress(data)
+        yield
+
+
+def _copy() -> Iterator[None]:
+    source, target = memoryview(bytearray(_COPIED)), memoryview(bytearray(_COPIED))
+    while True:
+        target[:] = source
+        yield
+
+
+def _build(number: int) -> Iterator[None]:
+    """Compiles the project's own native modules, over and over."""
+    import nanobind
+
+    folder = Path(nanobind.include_dir()).parent
+    sources = [*sorted((ROOT / "services").rglob("*_module.cpp")), folder / "src" / "nb_combined.cpp"]
+    includes = [sysconfig.get_path("include"), folder / "include", folder / "ext" / "robin_map" / "include"]
+    includes += [ROOT / "services" / part for part in ("fabric/native", "gpu_backend/scheduler", "gpu_backend/device")]
+    flags = ["-std=c++20", "-O2", "-fPIC", "-c", *(f"-I{each}" for each in includes)]
+    with tempfile.TemporaryDirectory() as out:
+        for source in itertools.cycle(sources[number % len(sources) :] + sources[: number % len(sources)]):
+            command = [*shlex.split(os.environ.get("CXX", "g++")), *flags, str(source), "-o", f"{out}/built.o"]
+            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+            yield
+
+
+def hog(kind: str, number: int, seconds: float) -> None:
     parent, end = os.getppid(), time.monotonic() + seconds
-    if kind == "bz2":
-        data = os.urandom(_COMPRESSED // 4) * 4
-        while os.getppid() == parent and time.monotonic() < end:
-            bz2.compress(data)
+    if kind == "mixed":
+        work = _copy() if number % 2 else _compress()
     else:
-        source, target = memoryview(bytearray(_COPIED)), memoryview(bytearray(_COPIED))
-        while os.getppid() == parent and time.monotonic() < end:
-            target[:] = source
+        work = _copy() if kind == "copy" else _build(number)
+    for _ in work:
+        if os.getppid() != parent or time.monotonic() > end:
+            return
+
+
+def herd(kind: str, count: int, seconds: float) -> None:
+    children = []
+    for number in range(count):
+        child = os.fork()
+        if child == 0:
+            hog(kind, number, seconds)
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
 
 
 class Hogs:
-    """`count` hogs, half of each kind, while the context lasts; none of them outlives `seconds`."""
+    """`count` hogs of a kind while the context lasts, on these cores; none outlives `seconds` by much."""
 
-    def __init__(self, count: int, seconds: float) -> None:
-        self._count, self._seconds = count, seconds
-        self._processes: list[subprocess.Popen[bytes]] = []
+    def __init__(self, kind: str, count: int, seconds: float, cores: Collection[int] = ()) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"no hogs of kind {kind!r}; there are {', '.join(KINDS)}")
+        self._command = [sys.executable, "-m", "bench.hogs", kind, str(count), str(seconds)]
+        if cores:
+            self._command = ["taskset", "-c", ",".join(map(str, sorted(cores))), *self._command]
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        try:
-            for i in range(self._count):
-                command = [sys.executable, "-m", "bench.hogs", ("bz2", "copy")[i % 2], str(self._seconds)]
-                self._processes.append(subprocess.Popen(command))
-        except BaseException:
-            self.stop()
-            raise
+        self._process = subprocess.Popen(self._command, cwd=ROOT, start_new_session=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait(10)
-        self._processes.clear()
+        assert self._process is not None
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)  # a session of its own: the herd, and the compilers it runs
+        self._process.wait(20)
 
 
 if __name__ == "__main__":
-    hog(sys.argv[1], float(sys.argv[2]))
+    herd(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

@@ -257,10 +257,11 @@ struct Watcher {
   }
 
   // Doorbells all the time, with several looks on their way at once; everything else now and then.
-  __device__ void run() {
+  // first: a look at everything.
+  __device__ void run(uint64_t first) {
     constexpr uint32_t kOnTheWay = 3, kNowAndThen = 4, kDoorbells = Watched::leases;
-    note(load(Watched::count), Watched::count, true);
-    __syncthreads();  // the team waits for the first look
+    note(first, Watched::count, true);
+    __syncthreads();  // the team waits for it
     uint64_t looks[kOnTheWay];
     for (uint64_t& each : looks) each = load(kDoorbells);
     uint32_t leaves = 0;

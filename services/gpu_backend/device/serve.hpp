@@ -16,33 +16,41 @@ __device__ inline Ending hand_over(const Mission& mission, const Board& board, T
 }
 
 // The team copies the state that every step touches from device memory to shared memory, or back.
-__device__ inline void copy_hot(void* to, const void* from, uint32_t bytes) {
-  for (uint32_t i = threadIdx.x; i < bytes / sizeof(uint4); i += kTeam)
-    static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from)[i];
+__device__ inline void copy_hot(void* __restrict__ to, const void* __restrict__ from, uint32_t bytes) {
+  auto* __restrict__ into = static_cast<uint4*>(to);
+  const auto* __restrict__ out_of = static_cast<const uint4*>(from);
+#pragma unroll 8  // loads on their way together
+  for (uint32_t i = threadIdx.x; i < bytes / sizeof(uint4); i += kTeam) into[i] = out_of[i];
 }
 
 // By kBlock threads: the team, and the watcher behind it. `hot`: hot_bytes of shared memory.
 template <class Platform>
 __device__ void serve(const Mission& mission, Board& board, void* hot) {
   if (threadIdx.x == 0) board.version = board.leaves = board.ending = board.hurries = 0;
-  if (threadIdx.x < kTeam) copy_hot(hot, mission.core, mission.hot_bytes);
-  __syncthreads();
   if (threadIdx.x >= kTeam) {
-    Watcher{board, *static_cast<const CoreState*>(hot), mission}.run();
+    Watcher watcher{board, *static_cast<const CoreState*>(hot), mission};
+    const uint64_t first = watcher.load(Watched::count);  // over the bus, while the team copies
+    __syncthreads();
+    watcher.run(first);
     __syncthreads();
     return;
   }
-  __syncthreads();  // the watcher has looked once
+  copy_hot(hot, mission.core, mission.hot_bytes);
+  __syncthreads();
+  __syncthreads();  // the watcher has noted its first look
   Platform platform{{board, mission, static_cast<EngineMemory*>(mission.engine)->step}};
   Context<Platform> context(platform, hot, mission.core, mission.ring, mission.engine, mission.agent);
   const Turn turn = run(context);
+  BlockAtomic<uint32_t> leaves(board.leaves);
   if (threadIdx.x == 0) platform.hurry(0);
+  // Before a relaunch the watcher's last looks come back while the state is copied. (If that then fails, the last
+  // report is some milliseconds old.)
+  if (threadIdx.x == 0 && turn == Turn::relaunch) leaves.store(Board::kForNow, cuda::memory_order_release);
   platform.barrier();
   copy_hot(mission.core, hot, mission.hot_bytes);
   platform.barrier();
   const Ending ending = threadIdx.x == 0 ? hand_over(mission, board, turn) : Ending::runs;
-  const uint32_t leaves = ending == Ending::runs ? Board::kForNow : Board::kForGood;
-  if (threadIdx.x == 0) BlockAtomic<uint32_t>(board.leaves).store(leaves, cuda::memory_order_release);
+  if (threadIdx.x == 0 && turn != Turn::relaunch) leaves.store(Board::kForGood, cuda::memory_order_release);
   __syncthreads();  // the watcher has made its last report
   if (threadIdx.x == 0 && ending != Ending::runs)
     DevicePlatform::store_release(&mission.control->ended, static_cast<uint64_t>(ending));

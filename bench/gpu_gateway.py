@@ -1,0 +1,251 @@
+"""What clients of a GPU see: the whole mesh, or another OpenAI server, under load and interference.
+
+    python -m bench.gpu_gateway OUT.json --system device|host|host-overlap --load LOAD_TOOL [--short]
+    python -m bench.gpu_gateway OUT.json --system URL --pid PID --load LOAD_TOOL
+
+LOAD_TOOL: an open-loop load generator that prints one line of JSON (see `load`). Cores are divided: the engine, and
+all of another server, on 0-7; the mesh's front end on 8-13; clients on 14-15. Hogs share the engine's cores.
+OUT is written after each part, so that a run that is cut short keeps what it has.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from bench.cpu_quota import OneCore
+from bench.hogs import Hogs
+
+ROOT = Path(__file__).parents[1]
+ENGINE_CORES, FRONT_CORES, CLIENT_CORES = range(8), range(8, 14), range(14, 16)
+GRADES = {"alone": ("", 0), "2x mixed": ("mixed", 16), "2x copying": ("copy", 16), "8x mixed": ("mixed", 64),
+          "C++ build": ("build", 16), "one core": ("", 0)}  # fmt: skip
+RATE = 8.0
+"""Requests a second under interference: about 60 % of what saturates the mesh."""
+FULL = [("alone", 4.0, 48), ("alone", RATE, 112), ("alone", 16.0, 128),
+        *((grade, RATE, 80) for grade in list(GRADES)[1:])]  # fmt: skip
+SHORT = [("alone", RATE, 80), ("2x mixed", RATE, 80), ("8x mixed", RATE, 80)]
+_START_S = 150.0
+
+
+def pin(pid: int, cores: range) -> None:
+    """All threads."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(task.name), cores)
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def with_children(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(each for child in children for each in with_children(int(child)))]
+
+
+class Mesh:
+    """`hostless up` on this machine, ready and pinned."""
+
+    def __init__(self, scheduler: str, port: int, deadline_s: float) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._run = tempfile.TemporaryDirectory()
+        env = {
+            **os.environ, "HOSTLESS_RUN": self._run.name, "HOSTLESS_GPU_BACKEND_WEIGHTS": "random",
+            "HOSTLESS_GPU_BACKEND_LANES": "128", "HOSTLESS_GPU_BACKEND_DEVICE_DEADLINE_S": str(deadline_s),
+            "HOSTLESS_GATEWAY_MAX_RUNNING": "512",
+        }  # fmt: skip
+        command = [sys.executable, "-m", "services.cli.main", "up", "--engine", "cuda", "--scheduler", scheduler,
+                   "--model", "llama3-8b-random", "--no-kvstore", "--port", str(port)]  # fmt: skip
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- closed with the mesh
+        begin = time.monotonic()
+        self._up = subprocess.Popen(command, cwd=ROOT, env=env, stdout=self._log, stderr=self._log)
+        try:
+            self._wait(begin + _START_S)
+        except BaseException:
+            self.stop()
+            raise
+        self.ready_s = round(time.monotonic() - begin, 1)
+        (found,) = Path(self._run.name).glob("*/mesh.json")
+        self.pids = {each["name"]: int(each["pid"]) for each in json.loads(found.read_text())["services"]}
+        self.engine_pids = [self.pids["gpu_backend"]]
+        for name, pid in self.pids.items():
+            pin(pid, ENGINE_CORES if name == "gpu_backend" else FRONT_CORES)
+
+    def _wait(self, give_up: float) -> None:
+        while True:
+            if self._up.poll() is not None or time.monotonic() > give_up:
+                self._log.seek(0)
+                raise RuntimeError(f"the mesh did not become ready:\n{self._log.read()[-3000:]}")
+            with contextlib.suppress(OSError, IndexError):
+                urllib.request.urlopen(self.url + "/ready", timeout=5)
+                return
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        if self._up.poll() is None:
+            self._up.send_signal(signal.SIGTERM)
+            try:
+                self._up.wait(40)
+            except subprocess.TimeoutExpired:
+                self._up.kill()
+        self._up.wait(10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+        for log in Path(self._run.name).rglob("gpu_backend*.log"):
+            if error is not None:
+                print(log.read_text()[-3000:])
+        self._run.cleanup()
+
+
+class Server:
+    """Another OpenAI server that runs already: one process and its children."""
+
+    def __init__(self, url: str, pid: int) -> None:
+        self.url = url
+        self.engine_pids = with_children(pid)
+        self.pids = {f"server {i}": each for i, each in enumerate(self.engine_pids)}
+        for each in self.engine_pids:
+            pin(each, ENGINE_CORES)
+
+
+@contextlib.contextmanager
+def under(grade: str, pids: list[int]) -> Iterator[str]:
+    """Yields how the engine's processes were held down, if they were."""
+    kind, count = GRADES[grade]
+    if grade == "one core":
+        with OneCore(pids) as quota:
+            yield quota.how
+    elif kind:
+        with Hogs(kind, count, 90, ENGINE_CORES):
+            time.sleep(1.5)
+            yield ""
+    else:
+        yield ""
+
+
+def one(url: str, model: str, prompt: list[int], count: int) -> tuple[float, list[float]]:
+    """Seconds to the first token, and from each token to the next, of a streamed completion."""
+    where = urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
+    body = {"model": model, "prompt": prompt, "max_tokens": count, "stream": True, "ignore_eos": True, "temperature": 0}
+    begin = time.perf_counter()
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    answer = connection.getresponse()
+    if answer.status != 200:
+        raise RuntimeError(f"{answer.status}: {answer.read()[:300]!r}")
+    stamps = []
+    while line := answer.readline():
+        if line.startswith(b"data: {") and b'"choices":[{' in line.replace(b'"choices": [{', b'"choices":[{'):
+            stamps.append(time.perf_counter())
+    connection.close()
+    return stamps[0] - begin, [(stamps[-1] - stamps[0]) / max(1, count - 1)]
+
+
+def one_at_a_time(url: str, model: str, tokens: int, times: int, count: int = 96) -> dict[str, Any]:
+    rng = random.Random(tokens)
+    ttft, tpot = [], []
+    for _ in range(times + 2):
+        first, rest = one(url, model, [rng.randrange(100, 128_000) for _ in range(tokens)], count)
+        ttft.append(1e3 * first)
+        tpot += [1e3 * each for each in rest]
+        time.sleep(0.02)
+    ttft, tpot = sorted(ttft[2:]), sorted(tpot[2:])
+    return {"prompt_tokens": tokens, "ttft_ms": {"p50": round(ttft[len(ttft) // 2], 2), "max": round(ttft[-1], 2)},
+            "tpot_ms": {"p50": round(tpot[len(tpot) // 2], 3), "max": round(tpot[-1], 3)}, "count": times}  # fmt: skip
+
+
+def load(tool: Path, url: str, model: str, rate: float, count: int, warmup: int) -> dict[str, Any]:
+    """Poisson arrivals; prompts and answers of log-normal lengths, mean 1,019 and 463."""
+    cores = f"{CLIENT_CORES[0]}-{CLIENT_CORES[-1]}"
+    command = [sys.executable, str(tool), "--url", url, "--model", model, "--rate", str(rate), "--n", str(count),
+               "--cores", cores, "--warmup", str(warmup), "--timeout", "40"]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    if ran.returncode:
+        raise RuntimeError(ran.stderr[-1500:])
+    found: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
+    return found
+
+
+def a_token(before: Mapping[str, float], after: Mapping[str, float], tokens: int) -> dict[str, float]:
+    """CPU microseconds a token out, by process."""
+    return {name: round(1e6 * (after[name] - before[name]) / max(1, tokens), 2) for name in after}
+
+
+def measure(system: Mesh | Server, tool: Path, plan: list[tuple[str, float, int]], keep: Any) -> None:
+    with urllib.request.urlopen(system.url + "/v1/models", timeout=10) as answer:
+        model = json.load(answer)["data"][0]["id"]
+    warm = load(tool, system.url, model, 0, 8, 16)
+    keep("warm-up", {name: warm[name] for name in ("ok", "failed", "err")})
+    for tokens in (1000, 600):
+        keep(f"one at a time, {tokens} tokens", one_at_a_time(system.url, model, tokens, 8))
+    for grade, rate, count in plan:
+        with under(grade, system.engine_pids) as how:
+            before = {name: cpu_s(pid) for name, pid in system.pids.items()}
+            try:
+                found = load(tool, system.url, model, rate, count, 0)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                keep(f"{rate:g} req/s, {grade}", {"failed": repr(error)[-500:]})
+                continue
+            after = {name: cpu_s(pid) for name, pid in system.pids.items()}
+        found["cpu_us_a_token"], found["held"] = a_token(before, after, found["out_tokens"]), how
+        keep(f"{rate:g} req/s, {grade}", found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--system", required=True, help="device, host, host-overlap; or the URL of another server")
+    parser.add_argument("--pid", type=int, default=0, help="of that server")
+    parser.add_argument("--load", type=Path, required=True)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--deadline", type=float, default=400, help="seconds until the scheduler on the GPU gives up")
+    given = parser.parse_args()
+    results: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    name = "peer" if given.pid else given.system
+    mine = results[name] = {}
+    begin = time.monotonic()
+
+    def keep(part: str, value: Any) -> None:
+        mine[part], mine["total_s"] = value, round(time.monotonic() - begin, 1)
+        given.out.write_text(json.dumps(results, indent=1) + "\n")
+        short = value
+        if "ttft_ms" in value and "rate" in value:
+            short = {"req_s": value["req_s"], "ok": value["ok"], "failed": value["failed"],
+                     "ttft": [value["ttft_ms"]["p50"], value["ttft_ms"]["p99"]],
+                     "tpot": [value["tpot_ms"]["mean"], value["tpot_ms"]["p99"]],
+                     "mJ": value["mj_per_out_token"], "cpu": value["cpu_us_a_token"]}  # fmt: skip
+        print(name, part, json.dumps(short), f"{mine['total_s']} s", flush=True)
+
+    os.sched_setaffinity(0, CLIENT_CORES)
+    plan = SHORT if given.short else FULL
+    if given.pid:
+        measure(Server(given.system, given.pid), given.load, plan, keep)
+        return
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # for the mesh to start with
+    with Mesh(given.system, 8123, given.deadline) as mesh:
+        os.sched_setaffinity(0, CLIENT_CORES)
+        keep("ready", {"ready_s": mesh.ready_s})
+        measure(mesh, given.load, plan, keep)
+
+
+if __name__ == "__main__":
+    main()
