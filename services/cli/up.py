@@ -72,7 +72,7 @@ def up(
 
     hostless up --port 8001 --engines 2
 
-    hostless up --engine cuda --no-kvstore         # on a GPU, scheduled by the GPU
+    hostless up --engine cuda                      # on a GPU, scheduled by the GPU
 
     hostless up --engine synthetic --rate 60       # no model is computed
 

@@ -10,6 +10,7 @@ from services.common.settings import SettingError
 from services.fabric.errors import RegionInUse
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import RingGeometry, RingOwner
+from services.gpu_backend.device.toolchain import BuildFailed, ToolchainMissing
 from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry
 from services.gpu_backend.kits import EngineKit
 from services.gpu_backend.kv_agent import Pages
@@ -19,6 +20,9 @@ from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.gpu_backend.settings import BackendSettings
 
 log = logging.getLogger(__name__)
+
+UNFIT = (EngineError, ToolchainMissing, BuildFailed)
+"""What a kit raises where this machine, or its memory, does not suffice."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,14 @@ def prepare(settings: BackendSettings, engine_id: str, stop: threading.Event) ->
         )
         try:
             kit.allocate(core, max_context)
-        except EngineError as error:
-            raise SettingError(f"kv-pages: {error}") from None
+        except UNFIT as error:
+            raise SettingError(f"engine {settings.engine}: {error}") from None
         _tell(kit.geometry, pages)
         ring = _create_ring(settings, engine_id, kit.geometry, pages, max_context)
         stack.callback(ring.region.close)
         try:
             scheduler = kit.make_scheduler(ring, core, max_context)
-        except (EngineError, ValueError) as error:
+        except (*UNFIT, ValueError) as error:
             raise SettingError(f"engine {settings.engine}: {error}") from error
         stack.callback(scheduler.close)
         name = _region_name(engine_id)

@@ -103,8 +103,8 @@ class BackendSettings:
         require(0 < self.gpu_memory < 1, f"gpu-memory: {self.gpu_memory:g} is not between 0 and 1")
         require(not 0 < self.host_patience_s < LEAST_PATIENCE_S,
                 f"host-patience-s: {self.host_patience_s:g} is below {LEAST_PATIENCE_S:g}")  # fmt: skip
-        require(not self.kvstore or self.engine != "cuda",
-                "kvstore: engine cuda keeps no KV blocks; leave it empty (hostless up --no-kvstore)")  # fmt: skip
+        require(not self.kvstore or self.scheduling != "host-overlap",
+                "kvstore: none with scheduler-kind host-overlap: leave it empty, or up --no-kvstore")  # fmt: skip
 
     @property
     def batch(self) -> int:

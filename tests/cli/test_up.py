@@ -38,6 +38,8 @@ def plan(options: MeshOptions) -> list[ServicePlan]:
         MeshOptions(),
         MeshOptions(kvstore=False, engines=3, threads=2, model="other", host="0.0.0.0"),
         MeshOptions(engine="synthetic", rate=60.5, grace_s=0.5, log_level="debug"),
+        MeshOptions(engine="cuda", engines=2),
+        MeshOptions(engine="cuda", scheduler="host-overlap", kvstore=False),
     ],
 )
 def test_every_service_understands_its_flags_and_finds_the_others(options: MeshOptions) -> None:
@@ -61,6 +63,9 @@ def test_every_service_understands_its_flags_and_finds_the_others(options: MeshO
     assert len(engines) == options.engines
     assert all(engine.engine == options.engine for engine in engines)
     assert not options.rate or engines[0].synthetic_tokens_per_s == options.rate
+    if options.engine == "cuda":
+        assert [engine.gpu for engine in engines] == list(range(options.engines))
+        assert {engine.scheduling for engine in engines} == {options.scheduler or "device"}
     used = [a for service in plans for a in {service.address, service.metrics}]
     assert len(set(used)) == len(used)
 

@@ -71,6 +71,8 @@ def mesh_plan(options: MeshOptions, ports: list[int]) -> list[ServicePlan]:
             flags += ["--model", options.model]
         if options.scheduler:
             flags += ["--scheduler-kind", options.scheduler]
+        if options.engine == "cuda" and options.engines > 1:
+            flags += ["--gpu", str(index)]
         if options.threads:
             flags += ["--threads", str(options.threads)]
         if options.rate:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from services.fabric import _ring
 from services.gpu_backend.scheduler.memory import KV_ORDER
 
 
@@ -28,19 +29,17 @@ class AgentMemory:
         lanes, lane_pages = layout["lanes"], layout["lane_pages"]
         tables = view("block_tables_offset", lanes * lane_pages, np.uint32)
         self.block_tables: NDArray[np.uint32] = tables.reshape(lanes, lane_pages)
-        self._head = view("orders_head_offset", 1, np.uint64)
-        self._tail = view("orders_tail_offset", 1, np.uint64)
-        self._answers = view("load_done_offset", layout["slots"], np.uint64)
-
-    # An aligned word is written and read whole, and a GPU sees a CPU's stores in their order.
+        self._memory, self._at = memory, layout
 
     def orders_head(self) -> int:
-        return int(self._head[0])
+        return _ring.load_acquire_u64(self._memory, self._at["orders_head_offset"])
 
     def release_orders(self, tail: int) -> None:
         if tail > self.orders_head():
             raise ValueError("release_orders(): there are no such orders yet")
-        self._tail[0] = tail
+        _ring.store_release_u64(self._memory, self._at["orders_tail_offset"], tail)
 
     def answer_load(self, slot: int, generation: int, blocks: int) -> None:
-        self._answers[slot] = generation | blocks << 32
+        if not 0 <= slot < self._at["slots"]:
+            raise ValueError(f"answer_load(): there is no slot {slot}")
+        _ring.store_release_u64(self._memory, self._at["load_done_offset"] + 8 * slot, generation | blocks << 32)

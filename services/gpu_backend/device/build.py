@@ -5,14 +5,14 @@ A result is kept under paths.kernels_dir(), by a hash of everything that went in
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from services.common import paths
 from services.gpu_backend.device import toolchain
-from services.gpu_backend.device.toolchain import INSTALL, ToolchainMissing
+from services.gpu_backend.device.toolchain import INSTALL, BuildFailed, ToolchainMissing
 
 try:
     from cuda.bindings import nvjitlink, nvrtc
@@ -26,29 +26,41 @@ LEAST_CAPABILITY = 90
 """Compute capability 9.0: what device-launched graphs, as they are used here, were seen to work on."""
 
 
-class BuildFailed(RuntimeError):
-    """Device code does not compile or link; the message holds the compiler's log."""
-
-
 def cubin(source: Path, capability: int = LEAST_CAPABILITY, includes: Sequence[Path] = OWN_INCLUDES) -> bytes:
     """Machine code of `source`, linked with the device runtime, for compute capability `capability` / 10.
 
     Takes some seconds the first time. Raises ToolchainMissing, BuildFailed.
     """
+    runtime = toolchain.device_runtime()
     options = [f"--gpu-architecture=sm_{capability}", "--std=c++20", "--relocatable-device-code=true"]
-    folders = [*includes, *toolchain.include_folders()]
-    kept = paths.kernels_dir() / f"{source.stem}-{_digest(source, options, includes)}.cubin"
-    if kept.exists():
-        return kept.read_bytes()
-    code = _link(_compile(source, [*options, *(f"--include-path={folder}" for folder in folders)]), capability)
-    _keep(kept, code)
+    headers = [*includes, *toolchain.include_folders()]
+    kept = _place(source, options, includes, str(runtime))
+    return _kept(kept, lambda: _link(_compile(source, options, headers), runtime, capability))
+
+
+def plain_cubin(source: Path, capability: int) -> bytes:
+    """As `cubin`, of a source that launches no graphs, and needs no headers but those beside it."""
+    options, includes = [f"--gpu-architecture=sm_{capability}", "--std=c++17"], [source.parent]
+    return _kept(_place(source, options, includes), lambda: _compile(source, options, includes))
+
+
+def _kept(place: Path, make: Callable[[], bytes]) -> bytes:
+    if place.exists():
+        return place.read_bytes()
+    code = make()
+    _keep(place, code)
     return code
 
 
-def _digest(source: Path, options: Sequence[str], includes: Sequence[Path]) -> str:
+def _place(source: Path, options: Sequence[str], includes: Sequence[Path], *others: str) -> Path:
+    return paths.kernels_dir() / f"{source.stem}-{_digest(source, options, includes, *others)}.cubin"
+
+
+def _digest(source: Path, options: Sequence[str], includes: Sequence[Path], *others: str) -> str:
     """Of the source, every header beside it, and the compiler. (Headers of CUDA have the compiler's version.)"""
-    digest = hashlib.sha256(f"{options} {_version()} {toolchain.device_runtime()}".encode())
-    for file in [source, *sorted(header for folder in includes for header in folder.glob("*.hpp"))]:
+    digest = hashlib.sha256(f"{options} {_version()} {others}".encode())
+    headers = sorted(file for folder in includes for file in folder.iterdir() if file.suffix in (".hpp", ".cuh"))
+    for file in [source, *headers]:
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:24]
 
@@ -61,10 +73,10 @@ def _version() -> str:
     return f"{major}.{minor}"
 
 
-def _compile(source: Path, options: Sequence[str]) -> bytes:
+def _compile(source: Path, options: Sequence[str], includes: Sequence[Path]) -> bytes:
     program = _nvrtc(nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), 0, [], []))
     try:
-        encoded = [option.encode() for option in options]
+        encoded = [option.encode() for option in (*options, *(f"--include-path={folder}" for folder in includes))]
         (error,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
         if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = b" " * _nvrtc(nvrtc.nvrtcGetProgramLogSize(program))
@@ -84,9 +96,9 @@ def _nvrtc(answer: Any) -> Any:
     return values[0] if values else None
 
 
-def _link(code: bytes, capability: int) -> bytes:
+def _link(code: bytes, runtime: Path, capability: int) -> bytes:
     options = [f"-arch=sm_{capability}"]
-    library = toolchain.device_runtime().read_bytes()
+    library = runtime.read_bytes()
     with _explained("nvJitLink", "nvidia-nvjitlink"):
         linker = nvjitlink.create(len(options), options)
     try:

@@ -2,7 +2,7 @@
 
 In host memory the front ends of this machine touch it as plain shared memory, and the GPU reads over the bus
 only what its watcher polls and what a front end has announced. In the GPU's memory it is meant for a network
-card that writes there; until then RingRelay (ring_relay.py) stands in for the card.
+card that writes there; tests have a thread that stands in for the card (tests/gpu/scheduler/ring_relay.py).
 """
 
 from typing import Protocol

@@ -17,6 +17,10 @@ class ToolchainMissing(RuntimeError):
     """A part of CUDA's compiler is not on this machine; the message says which, and what installs it."""
 
 
+class BuildFailed(RuntimeError):
+    """Device code does not compile or link; the message holds the compiler's log."""
+
+
 def include_folders() -> list[Path]:
     """Folders of headers for device code. Raises ToolchainMissing."""
     runtime = _find("cuda_device_runtime_api.h", ("include",), "nvidia-cuda-runtime")

@@ -13,6 +13,7 @@ except toolchain.ToolchainMissing as missing:
     pytest.skip(f"NOT TESTED: {missing}", allow_module_level=True)
 
 ROOT = Path(__file__).parents[3]
+KERNELS = ROOT / "services/gpu_backend/engines/cuda/kernels"
 SOURCES = [
     build.SCHEDULER_SOURCE,
     ROOT / "tests/gpu/scheduler/toy.cu",
@@ -48,6 +49,14 @@ def test_what_is_kept_is_not_built_again_until_a_header_changes(
     monkeypatch.setenv("HOSTLESS_KERNELS", str(kernels))
     (tmp_path / "one.hpp").write_text("constexpr int kOne = 2;\n")
     assert build.cubin(source, includes=[tmp_path]) != first
+
+
+@pytest.mark.parametrize("source", sorted(KERNELS.glob("*.cu")), ids=lambda source: source.stem)
+def test_the_engines_kernels_compile_and_are_kept(source: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = build.plain_cubin(source, build.LEAST_CAPABILITY)
+    assert code[:4] == b"\x7fELF"
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("built again"))
+    assert build.plain_cubin(source, build.LEAST_CAPABILITY) == code
 
 
 def test_code_that_does_not_compile_says_where(kernels: Path, tmp_path: Path) -> None:

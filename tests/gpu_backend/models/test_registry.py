@@ -117,3 +117,28 @@ def test_loading_reports_progress(saved: Path) -> None:
     assert all(0 < done <= total for _, done, total in seen)
     loading = [done for what, done, _ in seen if what != "hashing"]
     assert loading == sorted(loading)
+
+
+def test_weights_may_be_drawn_for_a_shape(saved: Path) -> None:
+    """A folder with a config.json and nothing else serves, the same each time."""
+    from_files = load(saved)
+    (saved / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no \*.safetensors"):
+        load(saved)
+    once, again = (load(saved, "bfloat16", weights="random") for _ in range(2))
+    assert once.model.config == from_files.model.config
+    tokens, positions = torch.tensor([3, 1, 4]), torch.arange(3)
+
+    def attention(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return query
+
+    first, second = (each.model.logits(each.model.forward(tokens, positions, attention)) for each in (once, again))
+    assert torch.equal(first, second)
+    assert torch.isfinite(first).all()
+    assert len(first.argmax(-1).unique()) > 1
+    assert once.identity == again.identity != from_files.identity
+    edit_config(saved, rms_norm_eps=1e-4)
+    assert load(saved, weights="random").identity != once.identity
+    (saved / "config.json").unlink()
+    with pytest.raises(ModelError, match="take the model's shape from"):
+        load(saved, weights="random")

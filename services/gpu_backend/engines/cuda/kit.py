@@ -11,6 +11,7 @@ from services.common.settings import SettingError
 from services.fabric.ring import RingOwner
 from services.gpu_backend.device.device_scheduler import DeviceScheduler
 from services.gpu_backend.device.driver import Device, NoDevice
+from services.gpu_backend.device.kv_pages import DevicePages
 from services.gpu_backend.device.ring_memory import HostRing
 from services.gpu_backend.device.settings import DeviceSettings
 from services.gpu_backend.engine import EngineError, ModelGeometry, StepKind
@@ -72,6 +73,8 @@ def _load(settings: BackendSettings, progress: Progress) -> LoadedModel:
 class GraphKit:
     """What the kits have in common: one model, its graphs' engine, one GPU."""
 
+    _pages: DevicePages | None = None
+
     def __init__(self, engine: CudaGraphEngine, device: Device, settings: BackendSettings, progress: Progress) -> None:
         self._engine, self._device, self._settings, self._progress = engine, device, settings, progress
 
@@ -92,7 +95,9 @@ class GraphKit:
         return min(useful, usable // block)
 
     def kv_pages(self) -> Pages:
-        raise SettingError("kvstore: engine cuda loads and stores no KV blocks")
+        pool = self._engine.kv_pool
+        self._pages = DevicePages(self._device, pool.data_ptr(), len(pool), self.geometry.block_bytes)
+        return self._pages
 
     def captured(self, kind: StepKind, size: int, done: int, total: int) -> None:
         self._progress(f"capturing graphs: {kind.name.lower()} of {size}", done, total)
@@ -113,6 +118,9 @@ class GraphKit:
         )
 
     def close(self) -> None:
+        self._device.use()
+        if self._pages is not None:
+            self._pages.close()
         self._engine.close()
         self._device.close()
 

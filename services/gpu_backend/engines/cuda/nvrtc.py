@@ -1,4 +1,4 @@
-"""CUDA C++ of kernels/ compiled at start by NVRTC, and launched on torch's current stream."""
+"""CUDA C++ of kernels/, compiled at start (device/build.py), and launched on torch's current stream."""
 
 import ctypes
 from collections.abc import Sequence
@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cuda.bindings import driver, nvrtc
+from cuda.bindings import driver
 
+from services.gpu_backend.device import build
+from services.gpu_backend.device.toolchain import BuildFailed
 from services.gpu_backend.engine import EngineError
 
 SOURCES = Path(__file__).parent / "kernels"
@@ -19,8 +21,14 @@ class KernelModule:
     """The kernels of one source file, in the current context. Needs an initialised torch.cuda."""
 
     def __init__(self, source: str) -> None:
+        """Raises ToolchainMissing, and EngineError with the compiler's words."""
         self._name = source
-        self._module = _check(driver.cuModuleLoadData(compile_cubin(source)), f"loading {source}")
+        major, minor = torch.cuda.get_device_capability()
+        try:
+            code = build.plain_cubin(SOURCES / source, 10 * major + minor)
+        except BuildFailed as error:
+            raise EngineError(str(error)) from error
+        self._module = _check(driver.cuModuleLoadData(code), f"loading {source}")
         self._functions: dict[str, Any] = {}
 
     def launch(
@@ -60,21 +68,6 @@ class KernelModule:
             _check(driver.cuFuncSetAttribute(function, most, shared_bytes), f"{kernel}: {shared_bytes} bytes shared")
             self._functions[kernel] = function
         return self._functions[kernel]
-
-
-def compile_cubin(source: str) -> bytes:
-    """kernels/`source` for compute capability 9.0. Raises EngineError with the compiler's words."""
-    path = SOURCES / source
-    program = _check(nvrtc.nvrtcCreateProgram(path.read_bytes(), source.encode(), 0, [], []), source)
-    options = [b"-arch=sm_90", b"-std=c++17", f"-I{SOURCES}".encode()]
-    (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        log = b" " * _check(nvrtc.nvrtcGetProgramLogSize(program), source)
-        nvrtc.nvrtcGetProgramLog(program, log)
-        raise EngineError(f"{path}: NVRTC: {log.decode(errors='replace').strip()}")
-    cubin = b" " * _check(nvrtc.nvrtcGetCUBINSize(program), source)
-    _check(nvrtc.nvrtcGetCUBIN(program, cubin), source)
-    return cubin
 
 
 def _parameter(value: Argument) -> tuple[Any, Any]:
