@@ -37,6 +37,8 @@ from services.fabric.region import MemoryRegion
 from services.kvstore.block import Block
 from services.kvstore.engines import Read, StorageEngine
 from services.kvstore.engines.files.engine import FileEngine
+from services.kvstore.engines.local.engine import LocalEngine
+from services.kvstore.engines.local.options import LocalOptions
 from services.kvstore.reading import Slice
 from services.kvstore.settings import StoreSettings
 from services.kvstore.store import open_store
@@ -252,9 +254,17 @@ def run(rounds: int, machine: type[SlowReaders] = SlowReaders) -> int:
     return machine.rounds
 
 
+class SlowLocalReaders(SlowReaders):
+    engine_of = staticmethod(lambda folder: LocalEngine([folder], LocalOptions()))
+
+
+ENGINES = {"files": SlowReaders, "local": SlowLocalReaders}
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10_000)
+    parser.add_argument("--engine", default="files", choices=ENGINES)
+    options = parser.parse_args()
     begun = time.monotonic()
-    rounds = run(parser.parse_args().rounds)
+    rounds = run(options.rounds, ENGINES[options.engine])
     print(f"{rounds} rounds, no wrong byte, {time.monotonic() - begun:.0f} s")

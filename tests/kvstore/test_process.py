@@ -3,61 +3,22 @@
 import asyncio
 import contextlib
 import os
-import random
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.fabric.region import MemoryRegion
-from services.kvstore.block import Block
 from services.kvstore.client import StoreClient, StoreUnavailable
+from tests.kvstore.crash import crash
 
-ROUNDS = 15
-
-
-async def commit_until_killed(port: int, blocks: list[Block], tools: Any) -> list[Block]:
-    """Writes the chain two blocks at a time; returns the blocks whose commit was confirmed."""
-    confirmed: list[Block] = []
-    async with StoreClient(f"127.0.0.1:{port}") as client:
-        with contextlib.suppress(StoreUnavailable):
-            for at in range(0, len(blocks), 2):
-                reasons = await tools.put(client, blocks[at : at + 2])
-                confirmed.extend(b for b, reason in zip(blocks[at : at + 2], reasons, strict=True) if not reason)
-    return confirmed
+ROUNDS = {"files": 6, "local": 6}
 
 
-async def test_kill_9_at_any_moment_loses_nothing_confirmed(
-    spawn: Any, tools: Any, region: MemoryRegion, tmp_path: Path
-) -> None:
-    dice = random.Random(5)
-    folder = tmp_path / "store"
-    store = await spawn(capacity_bytes=1 << 30)
-    chains: list[list[Block]] = []
-    for round_number in range(ROUNDS):
-        blocks = tools.chain(64, seed=round_number)
-        writers = [
-            asyncio.create_task(commit_until_killed(store.port, part, tools))
-            for part in (blocks, tools.chain(64, seed=1000 + round_number))
-        ]
-        await asyncio.sleep(dice.uniform(0, 0.12))  # the moment of death is what varies
-        await store.kill()
-        chains.extend(await asyncio.gather(*writers))
-        store = await spawn(capacity_bytes=1 << 30)
-        files = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
-        assert all(path.parent.parent.name == "blocks" for path in files), "a temporary file is left"
-        async with StoreClient(f"127.0.0.1:{store.port}") as client:
-            for confirmed in chains[-2:]:
-                assert await tools.get(client, confirmed, region) == len(confirmed)
-            stats = await client.stats()
-            assert stats.bytes == sum(path.stat().st_size for path in files)
-            assert stats.blocks == len(files)
-    async with StoreClient(f"127.0.0.1:{store.port}") as client:
-        for confirmed in chains:
-            assert await tools.get(client, confirmed, region) == len(confirmed)
-        assert (await client.stats()).blocks_corrupt == 0
-    assert sum(len(confirmed) for confirmed in chains) > ROUNDS, "the store died before it could do anything"
+@pytest.mark.parametrize("engine", ["files", "local"])
+async def test_kill_9_at_any_moment_loses_nothing_confirmed(tmp_path: Path, engine: str) -> None:
+    crashes = await crash(ROUNDS[engine], engine, 1, tmp_path / "store")
+    assert crashes.blocks_confirmed > ROUNDS[engine], "the store died before it could do anything"
 
 
 async def test_sigterm_ends_well_and_leaves_no_memory(spawn: Any, tools: Any, shared_memory: Path) -> None:
