@@ -45,9 +45,9 @@ def _build(number: int) -> Iterator[None]:
     import nanobind
 
     folder = Path(nanobind.include_dir()).parent
-    sources = [*sorted((ROOT / "services").rglob("*_module.cpp")), folder / "src" / "nb_combined.cpp"]
-    includes = [sysconfig.get_path("include"), folder / "include", folder / "ext" / "robin_map" / "include"]
-    includes += [ROOT / "services" / part for part in ("fabric/native", "gpu_backend/scheduler", "gpu_backend/device")]
+    folders = [ROOT / "services" / part for part in ("fabric/native", "gpu_backend/scheduler", "gpu_backend/device")]
+    sources = [*(each for part in folders for each in part.glob("*_module.cpp")), folder / "src" / "nb_combined.cpp"]
+    includes = [sysconfig.get_path("include"), folder / "include", folder / "ext" / "robin_map" / "include", *folders]
     flags = ["-std=c++20", "-O2", "-fPIC", "-c", *(f"-I{each}" for each in includes)]
     with tempfile.TemporaryDirectory() as out:
         for source in itertools.cycle(sources[number % len(sources) :] + sources[: number % len(sources)]):
