@@ -63,7 +63,7 @@ inline void persist(World& w, uint32_t id) {
   const int32_t size = static_cast<int32_t>(w.config.block_tokens);
   const int32_t blocks = (r.prompt + r.output - 1) / size - r.cached / size;
   w.ledger.blocks_stored += static_cast<uint64_t>(blocks);
-  w.move(Motion::persist, id, static_cast<int64_t>(blocks) * size,
+  w.move(Motion::persist, r.decode, r.decode, static_cast<int64_t>(blocks) * size,
          {{node.storage_out, 1}, {node.dram, 2}, {engine.nic_out, 1}, {engine.nic_in, 1}});
 }
 

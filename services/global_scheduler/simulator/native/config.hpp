@@ -30,6 +30,7 @@ struct Config {
   double dram = 0;                               // bytes/s of a node, both directions together
   double compute_nic = 0;                        // bytes/s of an engine's compute NICs, each direction
   uint32_t reads_in_flight = 8;                  // of a node; more wait in its read queue
+  uint32_t loads_in_flight = 4;  // of a prefill engine's step; its other transfers go one at a time
   uint32_t block_tokens = 64, layers = 1;
   double kv_bytes = 0;  // a token's KV, all layers
   int64_t prefill_kv_tokens = 0, decode_kv_tokens = 0;  // HBM of an engine

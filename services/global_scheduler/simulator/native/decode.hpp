@@ -13,7 +13,7 @@ inline void copy(World& w, Motion motion, uint32_t id) {
   const Request& r = w.requests[id];
   const Engine& engine = w.engines[r.decode];
   const Use way[] = {{w.nodes[engine.node].dram, 1}, {engine.nic_out, 1}, {engine.nic_in, 1}};
-  const bool moves = w.move(motion, id, r.context(), {way[0], way[1], way[2]});
+  const bool moves = w.move(motion, id, r.decode, r.context(), {way[0], way[1], way[2]});
   if (!moves && motion == Motion::handover) w.engines[r.decode].joining.push_back(id);
 }
 

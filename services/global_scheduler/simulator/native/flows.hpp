@@ -25,8 +25,8 @@ struct Use {
 };
 
 struct Flow {
-  static constexpr uint32_t kUses = 4;
-  double bytes = 0, left = 0, rate = 0, since = 0, began = 0;
+  static constexpr uint32_t kUses = 5;
+  double bytes = 0, left = 0, rate = 0, since = 0, began = 0;  // seconds: of the last rate, and of the start
   uint64_t owner = 0;
   uint32_t uses = 0;
   bool changed = false;
@@ -172,7 +172,7 @@ class FlowNetwork {
   void relevel(uint32_t id) {
     Link& link = links_[id];
     const double was = link.level, now = fill(link);
-    if (was == now || std::abs(was - now) <= 1e-12 * now) return;
+    if (was == now || std::abs(was - now) <= 1e-12 * std::min(was, now)) return;
     link.level = now;
     for (const Passenger& p : link.flows) {
       touch(p.flow);

@@ -34,16 +34,22 @@ inline double attention_s(const PrefillCost& cost, int32_t have, int32_t chunk) 
 inline void push(World& w, uint32_t id, int32_t tokens) {
   Request& r = w.requests[id];
   const Engine &from = w.engines[r.prefill], &to = w.engines[r.decode];
-  if (w.move(Motion::push, id, tokens, {{from.nic_out, 1}, {to.nic_in, 1}, {w.nodes[to.node].dram, 1}})) ++r.pushes;
+  if (w.move(Motion::push, id, r.prefill, tokens, {{from.nic_out, 1}, {to.nic_in, 1}, {w.nodes[to.node].dram, 1}}))
+    ++r.pushes;
 }
 
-// From either side's DRAM into prefill HBM; the group's step waits for it.
-inline void load(World& w, Group& group, uint32_t id, int32_t near, int32_t far) {
+// From either side's DRAM into prefill HBM; the group's step waits for it. What was read here (D1) goes on to the
+// decode engine's DRAM the first time, layer by layer, so both legs move at one pace.
+inline void load(World& w, Group& group, uint32_t id, int32_t near, int32_t far, bool onward) {
   const Request& r = w.requests[id];
   const Engine &here = w.engines[r.prefill], &there = w.engines[r.decode];
   const uint32_t near_dram = w.nodes[here.node].dram, far_dram = w.nodes[there.node].dram;
-  group.flows += w.move(Motion::load, id, near, {{near_dram, 1}, {here.nic_out, 1}, {here.nic_in, 1}});
-  group.flows += w.move(Motion::load, id, far, {{far_dram, 1}, {there.nic_out, 1}, {here.nic_in, 1}});
+  if (onward)
+    group.flows += w.move(Motion::load, id, r.prefill, near,
+                          {{near_dram, 1}, {here.nic_out, 2}, {here.nic_in, 1}, {there.nic_in, 1}, {far_dram, 1}});
+  else
+    group.flows += w.move(Motion::load, id, r.prefill, near, {{near_dram, 1}, {here.nic_out, 1}, {here.nic_in, 1}});
+  group.flows += w.move(Motion::load, id, r.prefill, far, {{far_dram, 1}, {there.nic_out, 1}, {here.nic_in, 1}});
 }
 
 // Puts the chunk of one request into the running step.
@@ -53,14 +59,14 @@ inline void take(World& w, Group& group, Engine& engine, uint32_t id, int32_t ch
   engine.batch.push_back(id);
   ++w.ledger.chunks;
   if (w.config.layerwise) {
-    load(w, group, id, r.near_tokens, r.cached - r.near_tokens + r.computed);
+    load(w, group, id, r.near_tokens, r.cached - r.near_tokens + r.computed, r.computed == 0);
     const uint32_t before = r.pushes;
-    push(w, id, chunk + (r.computed == 0 ? r.near_tokens : 0));
+    push(w, id, chunk);
     group.flows += r.pushes - before;
   } else if (!r.in_hbm) {
     r.in_hbm = true;
     engine.hbm_free -= r.prompt;
-    load(w, group, id, r.near_tokens, r.cached - r.near_tokens);
+    load(w, group, id, r.near_tokens, r.cached - r.near_tokens, false);
   }
 }
 
@@ -120,6 +126,7 @@ inline void start(World& w, uint32_t id, Chunks& chunks) {
   group.computed = false;
   group.began = group.moved = w.now;
   ++w.ledger.prefill_steps;
+  w.ledger.prefill_compute_s += group.compute_s;
   chunks.attention.add(w.now, most, sum / group.count);
   group.loading = !w.config.layerwise && group.flows > 0;
   if (!group.loading) compute(w, id);
@@ -167,6 +174,7 @@ inline void pushed(World& w, uint32_t id, Chunks& chunks) {
 inline void step_over(World& w, uint32_t id, Chunks& chunks) {
   Group& group = w.groups[id];
   group.stepping = false;
+  w.ledger.prefill_step_s += w.now - group.began;
   for (uint32_t e = group.first; e < group.first + group.count; ++e) {
     Engine& engine = w.engines[e];
     for (uint32_t request : engine.batch) {

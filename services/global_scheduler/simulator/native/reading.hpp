@@ -28,7 +28,9 @@ inline void start(World& w, uint32_t node_id) {
     const uint32_t subject = static_cast<uint32_t>(node.queue.front());
     node.queue.pop_front();
     ++node.reading;
-    if (!w.move(Motion::read, subject, part(w, subject), {{node.storage_in, 1}, {node.dram, 1}})) finished(w, subject);
+    const bool moves =
+        w.move(Motion::read, subject, reader(w, subject), part(w, subject), {{node.storage_in, 1}, {node.dram, 1}});
+    if (!moves) finished(w, subject);
   }
 }
 

@@ -19,6 +19,7 @@ class Simulation : public World {
     build(settings.decode_nodes, settings.decode_group, false, settings.decode_kv_tokens);
     for (auto* loads : {&load_requests, &load_tokens, &load_reads}) loads->resize(engines.size());
     load_changed.resize(engines.size());
+    lanes.resize(engines.size() * kMotions);
   }
 
   // Runs until something is due after `until`, or everything is over. Returns whether anything is left to happen.
@@ -98,12 +99,18 @@ class Simulation : public World {
     }
   }
 
+  uint32_t engine_of(Motion motion, uint32_t subject) const {
+    if (motion == Motion::persist) return subject;  // the request may be gone
+    return motion == Motion::load || motion == Motion::push ? requests[subject].prefill : requests[subject].decode;
+  }
+
   void arrive(uint32_t flow) {
     const double bytes = net.bytes(flow), began = net.began(flow);
     const uint64_t tag = net.finish(flow);
     const Motion motion = static_cast<Motion>(tag >> 32);
     const uint32_t subject = static_cast<uint32_t>(tag);
     ledger.bytes_moved[tag >> 32] += static_cast<uint64_t>(bytes);
+    if (motion != Motion::read) next_in_lane(engine_of(motion, subject), motion);
     switch (motion) {
       case Motion::read:
         reads.add(began, now, engines[reading::reader(*this, subject)].node, bytes);

@@ -72,7 +72,8 @@ nb::dict ledger(const Simulation& s) {
 #define COUNT(name) d[#name] = l.name
   COUNT(hit_tokens), COUNT(read_tokens), COUNT(prompt_tokens), COUNT(computed_tokens), COUNT(asked_tokens);
   COUNT(generated_tokens), COUNT(blocks_filled), COUNT(blocks_stored), COUNT(arrived), COUNT(placed);
-  COUNT(finished), COUNT(preemptions), COUNT(chunks), COUNT(prefill_steps), COUNT(decode_steps);
+  COUNT(prefill_compute_s), COUNT(prefill_step_s), COUNT(finished), COUNT(preemptions), COUNT(chunks),
+      COUNT(prefill_steps), COUNT(decode_steps);
 #undef COUNT
   int64_t requests = 0, tokens = 0, reads = 0, prefill_free = 0, decode_free = 0;
   for (size_t e = 0; e < s.engines.size(); ++e) {
@@ -89,7 +90,8 @@ nb::dict ledger(const Simulation& s) {
 }
 
 nb::bytes records(const Simulation& s) {
-  return nb::bytes(reinterpret_cast<const char*>(s.agents.records.data()), s.agents.records.size() * sizeof(TurnRecord));
+  return nb::bytes(reinterpret_cast<const char*>(s.agents.records.data()),
+                   s.agents.records.size() * sizeof(TurnRecord));
 }
 
 }  // namespace
@@ -99,31 +101,36 @@ nb::bytes records(const Simulation& s) {
 NB_MODULE(_simulator, m) {
   {
     using C = PrefillCost;
-    nb::class_<C>(m, "PrefillCost").def(nb::init<>()) FIELD(step_s) FIELD(weight_s) FIELD(group_token_s)
-        FIELD(engine_token_s) FIELD(pair_s) FIELD(selected_s) FIELD(selected);
+    nb::class_<C>(m, "PrefillCost")
+        .def(nb::init<>()) FIELD(step_s) FIELD(weight_s) FIELD(group_token_s) FIELD(engine_token_s) FIELD(pair_s)
+            FIELD(selected_s) FIELD(selected);
   }
   {
     using C = DecodeCost;
-    nb::class_<C>(m, "DecodeCost").def(nb::init<>()) FIELD(step_s) FIELD(weight_s) FIELD(group_token_s)
-        FIELD(engine_token_s) FIELD(context_s) FIELD(selected_s) FIELD(selected);
+    nb::class_<C>(m, "DecodeCost")
+        .def(nb::init<>()) FIELD(step_s) FIELD(weight_s) FIELD(group_token_s) FIELD(engine_token_s) FIELD(context_s)
+            FIELD(selected_s) FIELD(selected);
   }
   {
     using C = Config;
-    nb::class_<C>(m, "Config").def(nb::init<>()) FIELD(prefill_nodes) FIELD(decode_nodes) FIELD(engines_per_node)
-        FIELD(prefill_group) FIELD(decode_group) FIELD(storage_read) FIELD(storage_write) FIELD(dram)
-            FIELD(compute_nic) FIELD(reads_in_flight) FIELD(block_tokens) FIELD(layers) FIELD(kv_bytes)
-                FIELD(prefill_kv_tokens) FIELD(decode_kv_tokens) FIELD(layerwise) FIELD(free_io) FIELD(series_s)
-                    FIELD(prefill) FIELD(decode);
+    nb::class_<C>(m, "Config")
+        .def(nb::init<>()) FIELD(prefill_nodes) FIELD(decode_nodes) FIELD(engines_per_node) FIELD(prefill_group)
+            FIELD(decode_group) FIELD(storage_read) FIELD(storage_write) FIELD(dram) FIELD(compute_nic)
+                FIELD(reads_in_flight) FIELD(loads_in_flight) FIELD(block_tokens) FIELD(layers) FIELD(kv_bytes)
+                    FIELD(prefill_kv_tokens) FIELD(decode_kv_tokens) FIELD(layerwise) FIELD(free_io) FIELD(series_s)
+                        FIELD(prefill) FIELD(decode);
   }
-  nb::class_<Trace>(m, "Trace").def(
-      "__init__",
-      [](Trace* t, const Ints& begin, const Ints& prompt, const Ints& cached, const Ints& output,
-         const Doubles& pause) { new (t) Trace(make_trace(begin, prompt, cached, output, pause)); },
-      "begin"_a, "prompt"_a, "cached"_a, "output"_a, "pause"_a);
+  nb::class_<Trace>(m, "Trace")
+      .def(
+          "__init__",
+          [](Trace* t, const Ints& begin, const Ints& prompt, const Ints& cached, const Ints& output,
+             const Doubles& pause) { new (t) Trace(make_trace(begin, prompt, cached, output, pause)); },
+          "begin"_a, "prompt"_a, "cached"_a, "output"_a, "pause"_a);
   nb::class_<Simulation>(m, "Simulation")
       .def(nb::init<const Config&, Trace, ChunkChooser>(), "config"_a, "trace"_a, "choose"_a)
-      .def("add_agent", [](Simulation& s, double start, uint32_t t) { agents::add(s, s.agents, start, t); }, "start"_a,
-           "trajectory"_a)
+      .def(
+          "add_agent", [](Simulation& s, double start, uint32_t t) { agents::add(s, s.agents, start, t); }, "start"_a,
+          "trajectory"_a)
       .def("advance", &Simulation::advance, "until"_a)
       .def("next", &Simulation::next)
       .def("take_arrivals", &take_arrivals)
@@ -146,7 +153,7 @@ NB_MODULE(_simulator, m) {
           [](FlowNetwork& n, double now, double bytes, const std::vector<uint32_t>& links,
              const std::vector<float>& weights) {
             if (links.size() != weights.size() || links.empty() || links.size() > Flow::kUses)
-              throw std::invalid_argument("a flow uses one to four links, each with a weight");
+              throw std::invalid_argument("a flow uses one to five links, each with a weight");
             Use use[Flow::kUses];
             for (size_t i = 0; i < links.size(); ++i) use[i] = {links[i], weights[i]};
             return n.start(now, bytes, 0, use, static_cast<uint32_t>(links.size()));

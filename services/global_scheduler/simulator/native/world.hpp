@@ -19,9 +19,7 @@ enum class Motion : uint32_t {
 };
 constexpr uint32_t kMotions = 6;
 
-constexpr uint64_t owner(Motion motion, uint32_t subject) {
-  return (static_cast<uint64_t>(motion) << 32) | subject;
-}
+constexpr uint64_t owner(Motion motion, uint32_t subject) { return (static_cast<uint64_t>(motion) << 32) | subject; }
 
 struct Request {
   uint32_t agent = 0, turn = 0;       // turn: index into the trace
@@ -38,6 +36,19 @@ struct Request {
 
   int32_t miss() const { return prompt - cached; }
   int32_t context() const { return prompt + decoded; }
+};
+
+// Transfers of one kind at one engine follow one another; only a step's loads move several at a time.
+struct Transfer {
+  Motion motion;
+  uint32_t subject, uses;
+  double bytes;
+  Use use[Flow::kUses];
+};
+
+struct Lane {
+  std::deque<Transfer> waiting;
+  uint32_t moving = 0;
 };
 
 struct Node {
@@ -60,9 +71,7 @@ struct Engine {
 struct Finish {
   uint64_t step;
   uint32_t request, run;
-  bool operator>(const Finish& other) const {
-    return step != other.step ? step > other.step : request > other.request;
-  }
+  bool operator>(const Finish& other) const { return step != other.step ? step > other.step : request > other.request; }
 };
 
 struct Group {
@@ -79,6 +88,7 @@ struct Ledger {
   uint64_t bytes_started[kMotions] = {}, bytes_moved[kMotions] = {};
   uint64_t hit_tokens = 0, read_tokens = 0, prompt_tokens = 0, computed_tokens = 0;
   uint64_t asked_tokens = 0, generated_tokens = 0, blocks_filled = 0, blocks_stored = 0;
+  double prefill_compute_s = 0, prefill_step_s = 0;  // of all groups' steps: arithmetic alone, and in all
   uint64_t arrived = 0, placed = 0, finished = 0, preemptions = 0, chunks = 0, prefill_steps = 0, decode_steps = 0;
 };
 
@@ -104,6 +114,7 @@ struct World {
   std::vector<int64_t> load_requests, load_tokens, load_reads;
   std::vector<uint8_t> load_changed;
   std::vector<uint32_t> changed;
+  std::vector<Lane> lanes;  // [engine][motion]
 
   void load(uint32_t engine, int64_t requests_more, int64_t tokens_more, int64_t reads_more) {
     load_requests[engine] += requests_more;
@@ -115,16 +126,43 @@ struct World {
     }
   }
 
-  // Starts a transfer; false when it takes no time (nothing to move, or the oracle).
-  bool move(Motion motion, uint32_t subject, int64_t tokens, std::initializer_list<Use> way) {
-    const double bytes = static_cast<double>(tokens) * config.kv_bytes;
-    ledger.bytes_started[static_cast<uint32_t>(motion)] += static_cast<uint64_t>(bytes);
-    if (config.free_io || bytes <= 0) {
-      ledger.bytes_moved[static_cast<uint32_t>(motion)] += static_cast<uint64_t>(bytes);
+  // Starts a transfer, or queues it in the engine's lane; false when it takes no time (nothing to move, or the oracle).
+  // A node's reads have their own queue (reading.hpp), so they have no lane.
+  bool move(Motion motion, uint32_t subject, uint32_t engine, int64_t tokens, std::initializer_list<Use> way) {
+    Transfer transfer{motion, subject, 0, static_cast<double>(tokens) * config.kv_bytes, {}};
+    for (const Use& use : way) transfer.use[transfer.uses++] = use;
+    const auto bytes = static_cast<uint64_t>(transfer.bytes);
+    ledger.bytes_started[static_cast<uint32_t>(motion)] += bytes;
+    if (config.free_io || bytes == 0) {
+      ledger.bytes_moved[static_cast<uint32_t>(motion)] += bytes;
       return false;
     }
-    net.start(now, bytes, owner(motion, subject), way.begin(), static_cast<uint32_t>(way.size()));
+    Lane& own = lane(engine, motion);
+    const uint32_t most = motion == Motion::load ? config.loads_in_flight : 1;
+    if (own.moving >= most && motion != Motion::read) {
+      own.waiting.push_back(transfer);
+    } else {
+      ++own.moving;
+      start(transfer);
+    }
     return true;
+  }
+
+  // The engine's transfer of this kind has ended: the next one starts.
+  void next_in_lane(uint32_t engine, Motion motion) {
+    Lane& own = lane(engine, motion);
+    --own.moving;
+    if (own.waiting.empty()) return;
+    ++own.moving;
+    start(own.waiting.front());
+    own.waiting.pop_front();
+  }
+
+ private:
+  Lane& lane(uint32_t engine, Motion motion) { return lanes[engine * kMotions + static_cast<uint32_t>(motion)]; }
+
+  void start(const Transfer& transfer) {
+    net.start(now, transfer.bytes, owner(transfer.motion, transfer.subject), transfer.use, transfer.uses);
   }
 };
 
