@@ -1,6 +1,5 @@
 """Channels to a disk that fails: what the engine's native part would answer then."""
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,17 +33,3 @@ class FaultyChannels:
         return [
             fault(at, request) or result for at, (request, result) in enumerate(zip(requests, results, strict=True))
         ]
-
-
-def tear(request: Any, keep: int) -> None:
-    """Leaves of a block that was written only its first `keep` bytes, as a disk does that lost power: the rest of it
-    reads as what was there before."""
-    fd, _, offset, _, data, _ = request
-    path = f"/proc/self/fd/{fd}"
-    torn = os.open(path, os.O_RDWR)
-    try:
-        end = offset + _segments.PAGE + len(data)
-        at = min(offset + keep, end)
-        os.pwrite(torn, bytes(end - at), at)
-    finally:
-        os.close(torn)
