@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 from services.global_scheduler.policy.parameters import Parameters
 
-
 TUNED = Parameters(alpha_tokens=1 << 18, beta_tokens=1 << 20, max_waiting=1 << 24)
 """As `hostless plan` finds them best for the clusters of docs/simulator.md."""
 

@@ -37,7 +37,6 @@ inline void arrive(World& w, Agents& agents, uint32_t agent) {
   }
   const uint32_t turn = agents.all[agent].turn;
   Request r;
-  r.run = w.requests[id].run;
   r.agent = agent;
   r.turn = turn;
   r.prompt = w.trace.prompt[turn];

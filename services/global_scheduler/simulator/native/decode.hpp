@@ -26,10 +26,8 @@ inline void start(World& w, uint32_t id) {
   for (uint32_t e = group.first; e < group.first + group.count; ++e) {
     Engine& engine = w.engines[e];
     for (uint32_t request : engine.joining) {
-      Request& r = w.requests[request];
       engine.batch.push_back(request);
-      engine.context += r.context();
-      group.finishes.push({group.step + static_cast<uint64_t>(r.output - r.decoded), request, r.run});
+      engine.context += w.requests[request].context();
     }
     engine.joining.clear();
     const double batch = static_cast<double>(engine.batch.size()), context = static_cast<double>(engine.context);
@@ -63,52 +61,51 @@ inline void arrived_in_hbm(World& w, uint32_t id) {
   start(w, w.engines[engine].group);
 }
 
-inline void leave(World& w, Engine& engine, size_t place) {
-  Request& r = w.requests[engine.batch[place]];
-  engine.batch.erase(engine.batch.begin() + static_cast<std::ptrdiff_t>(place));
+inline void give_back(Engine& engine, const Request& r) {
   engine.context -= r.context();
   engine.hbm_free += r.context();
-  ++r.run;
 }
 
 // An engine always keeps one request: the policy places none that is too large to run alone.
 inline void preempt(World& w, Engine& engine) {
   while (engine.hbm_free < 0 && engine.batch.size() > 1) {
     const uint32_t id = engine.batch.back();
-    leave(w, engine, engine.batch.size() - 1);
+    engine.batch.pop_back();
+    give_back(engine, w.requests[id]);
     engine.waiting.push_front(id);
     copy(w, Motion::evict, id);
     ++w.ledger.preemptions;
   }
 }
 
+// A token for each; answers that became complete leave the batch and are gathered in `done`.
+inline void decode_token(World& w, Engine& engine, std::vector<uint32_t>& done) {
+  const int64_t batch = static_cast<int64_t>(engine.batch.size());
+  engine.context += batch;
+  engine.hbm_free -= batch;
+  w.ledger.generated_tokens += static_cast<uint64_t>(batch);
+  const size_t before = done.size();
+  for (uint32_t request : engine.batch) {
+    Request& r = w.requests[request];
+    if (++r.decoded == 2) r.second = w.now;
+    if (r.decoded == r.output) done.push_back(request);
+  }
+  if (done.size() == before) return;
+  std::erase_if(engine.batch,
+                [&w](uint32_t request) { return w.requests[request].decoded == w.requests[request].output; });
+  for (size_t i = before; i < done.size(); ++i) give_back(engine, w.requests[done[i]]);
+}
+
 inline void step_over(World& w, uint32_t id) {
   Group& group = w.groups[id];
   group.stepping = false;
-  ++group.step;
-  for (uint32_t e = group.first; e < group.first + group.count; ++e) {
-    Engine& engine = w.engines[e];
-    if (engine.batch.empty()) continue;
-    const int64_t batch = static_cast<int64_t>(engine.batch.size());
-    engine.context += batch;
-    engine.hbm_free -= batch;
-    w.ledger.generated_tokens += static_cast<uint64_t>(batch);
-    for (uint32_t request : engine.batch) {
-      Request& r = w.requests[request];
-      if (++r.decoded == 2) r.second = w.now;
-    }
-  }
-  while (!group.finishes.empty() && group.finishes.top().step <= group.step) {
-    const Finish finish = group.finishes.top();
-    group.finishes.pop();
-    Request& r = w.requests[finish.request];
-    if (r.run != finish.run) continue;
-    Engine& engine = w.engines[r.decode];
-    size_t place = 0;
-    while (engine.batch[place] != finish.request) ++place;
-    leave(w, engine, place);
+  w.done.clear();
+  for (uint32_t e = group.first; e < group.first + group.count; ++e)
+    if (!w.engines[e].batch.empty()) decode_token(w, w.engines[e], w.done);
+  for (uint32_t request : w.done) {
+    const Request& r = w.requests[request];
     w.load(r.decode, -1, -r.prompt, 0);
-    turn_over(w, finish.request);
+    turn_over(w, request);
   }
   for (uint32_t e = group.first; e < group.first + group.count; ++e) {
     preempt(w, w.engines[e]);

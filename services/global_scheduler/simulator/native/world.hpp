@@ -30,7 +30,6 @@ struct Request {
   int32_t computed = 0;               // of the miss
   int32_t chunk = 0;                  // of the running step
   int32_t decoded = 0;                // output tokens so far
-  uint32_t run = 0;                   // changes when it leaves the batch: makes its finish entry void
   bool in_hbm = false;                // its hit is in prefill HBM (without layerwise only)
   double arrived = 0, placed = 0, read = 0, first = 0, second = 0;
 
@@ -68,19 +67,11 @@ struct Engine {
   double attention = 0;              // of the running step, seconds
 };
 
-struct Finish {
-  uint64_t step;
-  uint32_t request, run;
-  bool operator>(const Finish& other) const { return step != other.step ? step > other.step : request > other.request; }
-};
-
 struct Group {
   uint32_t first = 0, count = 0;  // engines
   bool prefill = false, stepping = false, computed = false, loading = false;
-  uint64_t step = 0;
   uint32_t flows = 0;             // of the running step, still moving
   double compute_s = 0, began = 0, moved = 0;
-  std::priority_queue<Finish, std::vector<Finish>, std::greater<Finish>> finishes;
 };
 
 // What must balance in the end. Bytes are counted when a flow ends.
@@ -107,7 +98,7 @@ struct World {
   std::vector<Engine> engines;
   std::vector<Group> groups;
   std::vector<Request> requests;
-  std::vector<uint32_t> free_requests, arrivals;
+  std::vector<uint32_t> free_requests, arrivals, done;
   Ledger ledger;
   double now = 0;
   // An engine's load as it would report it (D9), and who changed since the last report.
