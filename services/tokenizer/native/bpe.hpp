@@ -136,6 +136,7 @@ class Bpe {
       } else if (length <= pieces.longest()) {
         id = pieces.find_long(text + begin, length);
       }
+      if (!divisible && id != kNone && !tables_.made[id]) id = kNone;
       if (id != kNone) {
         *out++ = id;
       } else if (divisible && !ascii(text + begin, length)) {

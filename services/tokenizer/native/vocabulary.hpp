@@ -45,6 +45,7 @@ struct Tables {
   LongPieces longs;
   Joins joins;
   std::vector<std::string> texts;  // bytes that each id stands for
+  std::vector<bool> made;  // merging makes the token of its own text; where not, it may be a whole piece still
 };
 
 class VocabularyReader {
@@ -93,8 +94,8 @@ class VocabularyReader {
     Alphabet alphabet(bytes, characters(), merges);
     LongPieces longs = births(alphabet, merges);
     PieceTable pieces(whole_pieces(ignore_merges));
-    return {std::move(merges), std::move(alphabet), std::move(pieces),
-            std::move(longs),  std::move(joins),    std::move(texts_)};
+    return {std::move(merges), std::move(alphabet), std::move(pieces), std::move(longs),
+            std::move(joins),  std::move(texts_),   std::move(made_)};
   }
 
  private:
@@ -226,8 +227,8 @@ class VocabularyReader {
   TextIndex index_;
   std::vector<std::string> texts_;
   std::vector<bool> reached_;  // text that is cut can hold what the token says
-  std::vector<bool> barred_;   // no merge may make it or take it
-  std::vector<bool> made_;     // merging makes it of its own text
+  std::vector<bool> barred_;  // no merge may make it or take it
+  std::vector<bool> made_;  // merging makes it of its own text
   std::string together_;
 };
 

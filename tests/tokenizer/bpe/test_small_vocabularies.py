@@ -1,0 +1,50 @@
+"""Merging as it is defined, for vocabularies of any shape and pieces of any length."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from services.tokenizer.bpe_encoder import BpeEncoder
+from services.tokenizer.bpe_recipe import BpeRecipe
+from tests.tokenizer.bpe import small
+
+any_shape = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+ALPHABETS = ["ab", "abc", "aé中", "中文字", "aя\U00020000", "éèê", "cañ한"]
+SPACED = ["a b", "ab ", " 中文", "a\U0001f600 b"]
+
+
+def texts(alphabet: str) -> st.SearchStrategy[str]:
+    few = st.text(alphabet, min_size=1, max_size=6)
+    repeated = st.tuples(few, st.integers(1, 60)).map(lambda pair: pair[0] * pair[1])
+    return st.one_of(st.text(alphabet, max_size=40), st.text(alphabet, min_size=60, max_size=300), repeated)
+
+
+@pytest.mark.parametrize("alphabet", ALPHABETS)
+def test_byte_level(alphabet: str) -> None:
+    @any_shape
+    @given(small.byte_level(alphabet), st.lists(texts(alphabet), min_size=1, max_size=6))
+    def check(vocabulary: small.Small, samples: list[str]) -> None:
+        encoder = BpeEncoder(vocabulary.recipe)
+        for text in samples:
+            vocabulary.check(encoder, text)
+
+    check()
+
+
+@pytest.mark.parametrize("alphabet", SPACED)
+def test_sentencepiece(alphabet: str) -> None:
+    @any_shape
+    @given(small.sentencepiece(alphabet), st.lists(texts(alphabet), min_size=1, max_size=6))
+    def check(vocabulary: small.Small, samples: list[str]) -> None:
+        encoder = BpeEncoder(vocabulary.recipe)
+        for text in samples:
+            vocabulary.check(encoder, text)
+
+    check()
+
+
+def test_a_later_merge_of_the_same_pair_counts() -> None:
+    merges = [("a", "b"), ("b", "c"), ("a", "b")]
+    vocabulary = {text: i for i, text in enumerate([*small.LETTERS, "ab", "bc"])}
+    encoder = BpeEncoder(BpeRecipe(vocabulary, merges, (), small.Pattern.GPT2))
+    assert encoder.encode("abc", add_special=False).tolist() == [vocabulary["a"], vocabulary["bc"]]
