@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from services.common.gguf_file import read_metadata
 from services.tokenizer import encoders
 from services.tokenizer.chat_template import ChatTemplate
 from services.tokenizer.control_guard import ControlGuard
 from services.tokenizer.detokenize import TokenText
 from services.tokenizer.encoder import Encoder, TokenIds
 from services.tokenizer.errors import invalid
-from services.tokenizer.gguf_metadata import read_metadata
 from services.tokenizer.messages import parse_messages
 from services.tokenizer.tokenizer_json import read_json
 

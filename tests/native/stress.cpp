@@ -75,6 +75,7 @@ void stress(Scheduler& scheduler, const Ring& ring, uint64_t seed, uint32_t requ
     std::mt19937_64 random(seed + 3);
     while (serving.load())
       if (const auto launch = scheduler.next_launch(0.01)) {
+        if constexpr (requires { scheduler.foresee(); }) (void)scheduler.foresee();
         engine.step();
         scheduler.complete(launch->step, random() % 300 == 0);
       }

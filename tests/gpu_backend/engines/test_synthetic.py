@@ -9,7 +9,6 @@ from services.gpu_backend.engine import EngineError, StepKind
 from services.gpu_backend.engines.kv_chain import ChainPowers, chain
 from services.gpu_backend.engines.offline import Offline, Run, generate
 from services.gpu_backend.engines.synthetic import Pace, SyntheticEngine, SyntheticSettings
-from services.gpu_backend.engines.words import word_ids
 
 WORDS = (11, 12, 13, 14, 15)
 
@@ -137,9 +136,3 @@ def test_chain_at_once_equals_chain_by_steps(tokens: list[int], start: int) -> N
         value = powers.next(value, np.array([token]))
         expected.append(int(value[0]))
     assert chain(start, array, powers).tolist() == expected
-
-
-def test_words_are_whole_lower_case_words() -> None:
-    vocab = {"Ġthe": 3, "Ġ": 1, "the": 2, "ĠThe": 4, "Ġa": 5, "▁river": 6, "Ġ12": 7, "Ġnaïve": 8, "Ġold": 0}
-    assert word_ids(vocab, 9) == (0, 3, 6)
-    assert word_ids(vocab, 2) == (0, 3)

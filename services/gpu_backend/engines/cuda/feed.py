@@ -7,7 +7,7 @@ import triton.language as tl
 from services.gpu_backend.engines.cuda.own_memory import OwnMemory, sources_offset
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _feed(tokens, out_tokens, sources, count, ROWS: tl.constexpr):
     rows = tl.arange(0, ROWS)
     source = tl.load(sources + rows, rows < count, -1)

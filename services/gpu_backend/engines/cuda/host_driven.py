@@ -66,6 +66,7 @@ class HostDrivenGraphEngine:
         own = OwnMemory(device, lanes=lanes, step_tokens=step_tokens, lane_pages=self._lane_pages, pages=pages)
         self._own = own
         self._flights = [Flight(own.image), *(Flight(own.new_image()) for _ in range(IMAGES - 1))]
+        feed_tokens(own, 0)  # compiles it
         torch.cuda.synchronize(device)
         shapes = [(kind, size) for kind in StepKind for size in reversed(self._engine.graph_sizes(kind))]
         for kind, size in shapes:

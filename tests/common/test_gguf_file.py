@@ -1,10 +1,12 @@
+"""Metadata of GGUF files, whole, cut, and something else."""
+
 from pathlib import Path
 from typing import Any
 
 import gguf
 import pytest
 
-from services.tokenizer.gguf_metadata import GgufError, read_metadata
+from services.common.gguf_file import GgufError, read_file, read_metadata
 
 
 def write(path: Path) -> None:
@@ -33,6 +35,7 @@ def test_reads_what_the_gguf_package_writes(tmp_path: Path) -> None:
         "a.numbers": [1, -2, 3],
     }
     assert read_metadata(tmp_path / "m.gguf") == expected
+    assert read_file(tmp_path / "m.gguf").metadata == expected
 
 
 def test_a_file_cut_anywhere_is_an_error_that_names_it(tmp_path: Path) -> None:
