@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from services.cli.chat import here
 from services.cli.console import terminal
+from services.cli.kv.bench import bench_kv
 from services.cli.mesh import run_folder
 from services.cli.openai_api import OpenAiApi
 
@@ -30,7 +31,12 @@ class Endpoint(StrEnum):
     chat = "chat"
 
 
-def bench(
+bench = typer.Typer(name="bench", rich_markup_mode="rich")
+
+
+@bench.callback(invoke_without_command=True)
+def endpoint_load(
+    context: typer.Context,
     url: Annotated[str, typer.Option(envvar="HOSTLESS_URL", help="Any OpenAI endpoint. Default: the mesh here.")] = "",
     model: Annotated[str, typer.Option(help="Default: the first that the server names.")] = "",
     requests: Annotated[int, typer.Option("--requests", "-n", help="How many in all.", min=1)] = 100,
@@ -65,6 +71,8 @@ def bench(
     Against a mesh that runs on this machine the CPU time a token of each service is shown too.
     Exit code 1: a request failed.
     """
+    if context.invoked_subcommand:
+        return
     import uvloop
 
     from services.cli.load import cpu, driver, tables
@@ -105,6 +113,9 @@ def bench(
         for table in tables.of(summary, used):
             terminal().print(table)
     raise typer.Exit(1 if summary.failed else 0)
+
+
+bench.command("kv")(bench_kv)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import typer
 from services.cli.bench import bench
 from services.cli.chat import chat
 from services.cli.errors import CliError
+from services.cli.kv.commands import kv
 from services.cli.pull import pull
 from services.cli.status import status
 from services.cli.up import up
@@ -22,8 +23,10 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     add_completion=False,
 )
-for command in (up, chat, status, bench, pull, version):
+for command in (up, chat, status, pull, version):
     app.command()(command)
+for group in (bench, kv):
+    app.add_typer(group)
 
 
 def main() -> None:

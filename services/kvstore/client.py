@@ -19,7 +19,10 @@ from services.fabric.transports import open_region
 from services.kvstore.block import Block
 from services.kvstore.write_batch import StoreUnavailable, WriteBatch
 
-__all__ = ["Block", "Hit", "Readout", "StoreClient", "StoreUnavailable", "WriteBatch"]
+StoredBlock = pb.StoredBlock
+StoreStats = pb.StatsReply
+
+__all__ = ["Block", "Hit", "Readout", "StoreClient", "StoreStats", "StoreUnavailable", "StoredBlock", "WriteBatch"]
 
 T = TypeVar("T")
 

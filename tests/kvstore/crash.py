@@ -2,8 +2,9 @@
 
 A round: writers and a reader work on a store in its own process; at a random moment it is killed and started again.
 Then every block whose commit was confirmed is read back and its bytes compared; no block is visible that was never sent
-to commit; what the store says that it holds is what it lists, and what its disk holds; nothing else lies about. In every
-third round the store is too small for the load, so that it dies while it evicts; blocks may be gone then, not wrong.
+to commit; what the store says that it holds is what it lists, and what its disk holds; nothing else lies about. In
+every third round the store is too small for the load, so that it dies while it evicts; blocks may be gone then, not
+wrong.
 """
 
 import argparse
