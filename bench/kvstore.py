@@ -1,0 +1,61 @@
+"""What the KV store costs and gives, part by part; results in docs/benchmarks/kvstore.json.
+
+python bench/kvstore.py [--part engine ...] [--folder DIR] [--bytes 2147483648] [--repeats 5] [--out FILE]
+
+engine: the engine `local` against fio's io_uring O_DIRECT, on one file system, in turns, at one block size and depth.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kvstore_engine
+
+PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {"engine": kvstore_engine.measure}
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "kvstore.json"
+
+
+def machine() -> dict[str, Any]:
+    names = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release().split("-")[0],
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this one; may be repeated")
+    parser.add_argument("--folder", type=Path, help="on the file system to measure; default: the temporary folder's")
+    parser.add_argument("--bytes", type=int, default=2 << 30, help="of blocks, a measurement")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--out", type=Path, default=None, help=f"e.g. {RESULTS.name}; parts that did not run stay in it"
+    )
+    options = parser.parse_args()
+    results = {}
+    folder = Path(tempfile.mkdtemp(prefix="kvstore-bench.", dir=options.folder))
+    try:
+        for name in options.part or PARTS:
+            results[name] = {"machine": machine(), **PARTS[name](options, folder)}
+    finally:
+        shutil.rmtree(folder)
+    if options.out:
+        before = json.loads(options.out.read_text()) if options.out.exists() else {}
+        options.out.write_text(json.dumps({**before, **results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
