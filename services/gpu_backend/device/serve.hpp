@@ -1,7 +1,7 @@
 // serve.hpp: one execution of the scheduler's kernel, whatever its platform notes on the way.
 #pragma once
 #include "core.hpp"
-#include "device_platform.hpp"
+#include "watcher.hpp"
 
 namespace hostless {
 

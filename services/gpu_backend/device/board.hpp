@@ -1,0 +1,43 @@
+// board.hpp: what the scheduler's team and its watcher tell each other, in shared memory.
+#pragma once
+#include <cuda/atomic>
+
+#include "control.hpp"
+#include "platform.hpp"
+
+namespace hostless {
+
+constexpr uint32_t kTeam = 256, kBlock = kTeam + 32;
+constexpr uint32_t kTeamBarrier = 1;
+constexpr uint64_t kLongestRest = 200'000, kLongestHurry = 50'000, kGrace = 1'000'000'000;  // ns
+constexpr uint32_t kLaunchAttempts = 16;
+
+template <class T>
+using SystemAtomic = cuda::atomic_ref<T, cuda::thread_scope_system>;
+template <class T>
+using BlockAtomic = cuda::atomic_ref<T, cuda::thread_scope_block>;
+
+__device__ inline uint64_t device_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+// Words of the board, by index.
+struct Watched {
+  static constexpr uint32_t doorbells = 0, leases = kFrontEnds, command = 2 * kFrontEnds, orders_tail = command + 1,
+                            host_beat = command + 2, count = command + 3;
+};
+
+// In shared memory.
+struct Board {
+  static constexpr uint32_t kForNow = 1, kForGood = 2;
+  uint64_t seen[Watched::count];
+  uint64_t broadcast[2];
+  uint32_t version;  // grows whenever a word has changed
+  uint32_t leaves;   // 0; kForNow or kForGood when the team has ended
+  uint32_t ending;   // Ending that the watcher asks for; 0 none
+  uint32_t hurries;  // the team is between two steps
+};
+
+}  // namespace hostless
