@@ -1,7 +1,7 @@
 """Placements a second on one core, with every engine reporting each 100 ms: the policies' own objects, and the whole
 service by gRPC. Cost per decision against the number of engines, memory, a picture.
 
-python bench/placements.py [--policies dualpath,...] [--engines 8,...,10000] [--json FILE] [--svg FILE]
+python -m bench.placements [--policies dualpath,...] [--engines 8,...,10000] [--json FILE] [--svg FILE]
 
 A mesh of n engines, 8 a node, a third of the nodes for prefill, gets 10,000 n / 1,152 requests a second of agents:
 prompts of 16k to 48k tokens, 98.7 % of them hits. A request is on its prefill engine for 0.2 s, on its decode engine
