@@ -39,7 +39,9 @@ def composing() -> set[int]:
     for point in range(sys.maxunicode + 1):
         parts = unicodedata.decomposition(chr(point)).split()
         if len(parts) == 2 and not parts[0].startswith("<"):
-            found.add(int(parts[1], 16))
+            first, second = (chr(int(part, 16)) for part in parts)
+            if unicodedata.normalize("NFC", first + second) != first + second:
+                found.add(ord(second))
     return found
 
 

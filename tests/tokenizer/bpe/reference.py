@@ -1,6 +1,7 @@
 """BPE as it is defined: merge the pair of the lowest rank, of equal ones the leftmost, until none is left."""
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 Merges = Mapping[tuple[str, str], int]
 
@@ -13,7 +14,7 @@ def ranks(merges: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
 def merged(symbols: Iterable[str], merges: Merges) -> list[str]:
     row = list(symbols)
     while True:
-        found = [(merges[pair], i) for i, pair in enumerate(zip(row, row[1:], strict=False)) if pair in merges]
+        found = [(merges[pair], i) for i, pair in enumerate(pairwise(row)) if pair in merges]
         if not found:
             return row
         _, at = min(found)

@@ -27,7 +27,7 @@ class Small:
         assert ids == self.library.encode(text).ids
 
     def defined(self, text: str) -> list[int]:
-        vocabulary, merges = self.recipe.vocabulary, ranks(map(tuple, self.recipe.merges))
+        vocabulary, merges = self.recipe.vocabulary, ranks((left, right) for left, right in self.recipe.merges)
         if self.recipe.pattern is None:
             symbols = [part for letter in text.replace(" ", "▁") for part in _letter_or_bytes(letter, vocabulary)]
         else:

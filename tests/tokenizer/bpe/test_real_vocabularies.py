@@ -2,7 +2,6 @@
 
 import os
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -43,14 +42,14 @@ class Pair:
 
 
 @pytest.fixture(scope="module", params=vocabularies.PINS)
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest) -> Pair:
     folder = vocabularies.folder(request.param)
     encoder = encoders.from_folder(folder)
     assert isinstance(encoder, BpeEncoder)
     trusting = Tokenizer.from_file(str(folder / "tokenizer.json"))
     plain = Tokenizer.from_str(trusting.to_str())
     plain.encode_special_tokens = True
-    yield Pair(request.param, encoder, trusting, plain)
+    return Pair(request.param, encoder, trusting, plain)
 
 
 def test_the_corpus(pair: Pair) -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from services.tokenizer._bpe import Pattern
 from services.tokenizer.bpe_encoder import BpeEncoder
 from services.tokenizer.bpe_recipe import BpeRecipe
 from tests.tokenizer.bpe import small
@@ -46,5 +47,5 @@ def test_sentencepiece(alphabet: str) -> None:
 def test_a_later_merge_of_the_same_pair_counts() -> None:
     merges = [("a", "b"), ("b", "c"), ("a", "b")]
     vocabulary = {text: i for i, text in enumerate([*small.LETTERS, "ab", "bc"])}
-    encoder = BpeEncoder(BpeRecipe(vocabulary, merges, (), small.Pattern.GPT2))
+    encoder = BpeEncoder(BpeRecipe(vocabulary, merges, (), Pattern.GPT2))
     assert encoder.encode("abc", add_special=False).tolist() == [vocabulary["a"], vocabulary["bc"]]

@@ -21,59 +21,13 @@ CONTROL = [
     *["<think>", "</think>", "<tool_call>", "<｜User｜>", "<｜begin▁of▁sentence｜>", "<start_of_turn>", "[multimodal]"],
     *["<unused7>", "<table>", "</td>", "<|", "|>", "<", "▁", "▁▁", "<0x41>"],
 ]
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog;",
-    "tokenizer",
-    "throughput",
-    "determines",
-    "latency",
-    "unfortunately",
-    "Straßenbahnhaltestelle",
-    "déjà",
-    "vu",
-    "año",
-    "niño",
-    "Привет",
-    "мир",
-    "добрый",
-    "день",
-    "γειά",
-    "σου",
-    "κόσμε",
-    "שלום",
-    "עולם",
-    "مرحبا",
-    "بالعالم",
-    "नमस्ते",
-    "दुनिया",
-    "สวัสดีชาวโลก",
-    "こんにちは世界",
-    "カタカナ",
-    "안녕하세요",
-    "你好世界",
-    "語言模型",
-    "xin",
-    "chào",
-    "thế",
-    "giới",
-    "internationalization",
-    "Pneumonoultramicroscopic",
-    "def",
-    "return",
-    "import",
-    "self.__init__",
-    "3.14159",
-    "0x7fff",
-    "2026-11-30",
-]
+_SENTENCE = (
+    "the quick brown fox jumps over a lazy dog; tokenizer throughput determines latency unfortunately "
+    "3.14159 0x7fff Straßenbahnhaltestelle déjà vu año niño Привет мир добрый день γειά σου κόσμε שלום "
+    "עולם مرحبا بالعالم 2026-11-30 नमस्ते दुनिया สวัสดีชาวโลก こんにちは世界 カタカナ 안녕하세요 你好世界 語言模型 "
+    "xin chào thế giới internationalization Pneumonoultramicroscopic def return import self.__init__"
+)
+WORDS = _SENTENCE.split()
 
 CORPUS = {
     **SAMPLES,
@@ -88,7 +42,7 @@ CORPUS = {
     "thai": "สวัสดีชาวโลก วันนี้อากาศดีมากๆ น้ำตก\n" * 3,
     "japanese": "吾輩は猫である。名前はまだ無い。カタカナとひらがな、ﾊﾝｶｸも。\n" * 3,
     "korean": "안녕하세요 세계! 오늘은 날씨가 좋습니다. 각 글자\n" * 3,
-    "decomposed": "\u1112\u1161\u11ab\u1100\u1173\u11af e\u0301 a\u0323\u0302 A\u030a \u2126 \u212b \ufb01 q\u0307\u0323\n"
+    "decomposed": "\u1112\u1161\u11ab\u1100\u1173 e\u0301 a\u0323\u0302 A\u030a \u2126 \u212b \ufb01 q\u0307\u0323\n"
     * 3,
     "chinese": "大型语言模型的推理服务需要很高的吞吐量，同时延迟要低。第12章：分词器。繁體中文也要測試！\n" * 5,
     "rare han": "龘靐齉齾爨麤灪龖厵滟爩癵籱饢驫鲡鹂鸞麣纞虋 𠀀𠀁𪚥 㐀㐁\n" * 3,
