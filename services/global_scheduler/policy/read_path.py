@@ -1,5 +1,6 @@
 """Which side reads a request's hit from the store (D12), or how much each side reads (D15)."""
 
+from collections import Counter
 from typing import NamedTuple, Protocol
 
 from services.global_scheduler.policy.fleet import Member
@@ -49,14 +50,23 @@ def split(request: Request, prefill: Member, decode: Member) -> Reads:
 
 
 class Alternating:
-    """Round robin over the two sides."""
+    """Round robin over the two sides, even for each engine: each reads, on its side, for every other of its requests.
+    A plain flip would keep step with engines that are chosen in turn, and some would never read."""
 
     def __init__(self) -> None:
-        self._decode_next = False
+        self._surplus: Counter[str] = Counter()  # of an engine's requests: prefill side's reads less decode side's
+        self._last = decode_side
 
     def __call__(self, request: Request, prefill: Member, decode: Member) -> Reads:
-        side = decode_side if self._decode_next else prefill_side
-        self._decode_next = not self._decode_next
+        surplus = self._surplus[prefill.engine_id] + self._surplus[decode.engine_id]
+        if surplus:
+            side = decode_side if surplus > 0 else prefill_side
+        else:
+            side = prefill_side if self._last is decode_side else decode_side
+        self._last = side
+        change = 1 if side is prefill_side else -1
+        self._surplus[prefill.engine_id] += change
+        self._surplus[decode.engine_id] += change
         return side(request, prefill, decode)
 
 

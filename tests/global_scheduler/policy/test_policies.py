@@ -89,9 +89,15 @@ def test_a_turn_is_kept_when_an_engine_leaves() -> None:
     assert [d.prefill for d in placed(policy, *reads(3))] == ["p2", "p1", "p2"]
 
 
-def test_two_paths_in_turn() -> None:
-    done = placed(mesh("dualpath_round_robin"), *reads(4))
-    assert [d.path for d in done] == [ReadPath.PREFILL, ReadPath.DECODE] * 2
+@pytest.mark.parametrize(
+    ("prefill", "decode"), [(1, 1), (1, 2), (2, 1), (2, 2), (2, 4), (3, 4), (3, 5), (4, 8), (8, 6)]
+)
+def test_two_paths_in_turn_are_even_for_each_engine(prefill: int, decode: int) -> None:
+    done = placed(mesh("dualpath_round_robin", prefill, decode), *reads(240))
+    assert sum(d.path is ReadPath.DECODE for d in done) == pytest.approx(120, abs=4)
+    for name in {d.prefill for d in done} | {d.decode for d in done}:
+        mine = [d.path is ReadPath.DECODE for d in done if name in (d.prefill, d.decode)]
+        assert sum(mine) == pytest.approx(len(mine) / 2, abs=2)
 
 
 def test_basic_reads_on_the_prefill_side_however_long_its_queue() -> None:
