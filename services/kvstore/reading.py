@@ -83,10 +83,14 @@ class Reader:
                 await self._disk.adopt(others)
                 self._leases.release(found.lease_id)
                 found = self.look(keys, ttl_s)
-        counters = self._disk.counters
-        counters.lookups, counters.keys_asked = counters.lookups + 1, counters.keys_asked + asked
-        counters.keys_hit += found.hit
+        self.count(keys, found.hit)
         return found
+
+    def count(self, keys: bytes, hit: int) -> None:
+        counters = self._disk.counters
+        counters.lookups += 1
+        counters.keys_asked += len(keys) // KEY_BYTES
+        counters.keys_hit += hit
 
     def look(self, keys: bytes, ttl_s: float) -> Found:
         """What the index alone knows."""

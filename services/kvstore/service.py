@@ -14,7 +14,7 @@ from services.kvstore.block import Block, Stored
 from services.kvstore.disk import Disk
 from services.kvstore.keeping import Kept
 from services.kvstore.leases import Leases
-from services.kvstore.reading import Reader, Slice, TooManyLeases
+from services.kvstore.reading import Found, Reader, Slice, TooManyLeases
 from services.kvstore.writing import Writer
 
 NAME = "hostless.v1.KvStore"
@@ -31,6 +31,8 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
     def __init__(self, engine: str, disk: Disk, leases: Leases, kept: Kept, reader: Reader, writer: Writer) -> None:
         self._engine, self._disk, self._leases, self._kept = engine, disk, leases, kept
         self._reader, self._writer = reader, writer
+        self.lane_port = 0
+        """Where the lane is served, which `answer` answers."""
 
     def register(self, server: grpc.aio.Server) -> None:
         kvstore_pb2_grpc.add_KvStoreServicer_to_server(self, server)
@@ -41,11 +43,25 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
             found = await self._reader.lookup(request.keys, request.ttl_ms / 1000)
         except TooManyLeases as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        return self._reply(found, self.lane_port)
+
+    def answer(self, request: bytes) -> bytes:
+        """A lookup on the lane. Keys that are none hit nothing."""
+        asked = pb.LookupRequest.FromString(request)
+        try:
+            found = self._reader.look(asked.keys, asked.ttl_ms / 1000)
+        except (TooManyLeases, ValueError) as error:
+            return bytes(pb.LookupReply(refusal=str(error)).SerializeToString())
+        self._reader.count(asked.keys, found.hit)
+        return bytes(self._reply(found).SerializeToString())
+
+    def _reply(self, found: Found, lane_port: int = 0) -> pb.LookupReply:
         return pb.LookupReply(
             hit=found.hit,
             lease_id=found.lease_id,
             ttl_ms=int(found.ttl_s * 1000),
             read_queue_tokens=self._reader.queue_tokens,
+            lane_port=lane_port,
         )
 
     async def Read(self, request: pb.ReadRequest, context: Context) -> pb.ReadReply:

@@ -11,6 +11,7 @@ from services.fabric.region import MemoryRegion
 from services.kvstore.disk import Disk, Limits
 from services.kvstore.engines import StorageEngine
 from services.kvstore.keeping import Kept
+from services.kvstore.lane.server import serve
 from services.kvstore.leases import Leases
 from services.kvstore.reading import Reader
 from services.kvstore.service import StoreService
@@ -32,10 +33,13 @@ async def open_store(settings: StoreSettings, engine: StorageEngine) -> AsyncIte
         kept = Kept(disk.index, int(settings.capacity_bytes * settings.keep_share))
         reader = Reader(disk, leases, settings.read_threads, settings.max_reads, settings.max_lease_s)
         stack.callback(reader.close)
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as lanes:
             writer = Writer(disk, leases, region, epoch, settings.ticket_s, tasks)
             stack.callback(writer.close)
             service = StoreService(settings.engine, disk, leases, kept, reader, writer)
+            if not engine.shared:  # else a lookup may have to ask the engine, and wait
+                host = settings.address.rpartition(":")[0]
+                service.lane_port = await lanes.enter_async_context(serve(host, service.answer))
             tidying = tasks.create_task(service.tidy())
             yield service
             tidying.cancel()

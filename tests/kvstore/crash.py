@@ -26,7 +26,7 @@ from tests.kvstore.processes import StoreProcess, start_store
 
 CHAIN = 64
 WRITERS = 2
-LIFE_S = 0.15
+LIFE_S = 0.3
 """A store lives so long at most under load: what varies is where in its work it dies."""
 
 

@@ -1,0 +1,112 @@
+"""A client's end of the lane."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Self, cast
+
+from services.kvstore.lane import frames
+from services.kvstore.lane.frames import Frame, Frames, Malformed, Messages, Window
+
+_STREAM = 1
+
+
+class LaneClosed(Exception):
+    """The lane has ended, or has no room now: ask in another way."""
+
+
+class Lane(asyncio.Protocol):
+    """Requests answered in order. `unwanted` is called with the answer to a request whose caller went away."""
+
+    def __init__(self, unwanted: Callable[[bytes], None]) -> None:
+        self._unwanted = unwanted
+        self._transport: asyncio.Transport | None = None
+        self._frames, self._messages, self._window = Frames(), Messages(), Window()
+        self._asked: deque[asyncio.Future[bytes]] = deque()
+
+    @classmethod
+    async def connect(cls, host: str, port: int, unwanted: Callable[[bytes], None]) -> Self:
+        """Raises OSError."""
+        loop = asyncio.get_running_loop()
+        _, lane = await loop.create_connection(lambda: cls(unwanted), host, port)
+        return lane
+
+    @property
+    def closed(self) -> bool:
+        return self._transport is None
+
+    async def ask(self, request: bytes, timeout_s: float) -> bytes:
+        """The answer. Raises LaneClosed, TimeoutError."""
+        data = frames.message(_STREAM, request)
+        if self._transport is None or len(data) > self._window.open:
+            raise LaneClosed
+        self._window.sent(len(request) + 5)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._asked.append(answer)
+        self._transport.write(data)
+        async with asyncio.timeout(timeout_s):
+            return await answer
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
+        fields = (
+            b"\x83\x86"  # :method POST, :scheme http
+            + frames.literal(b":path", b"/hostless.v1.KvStore/Lookups")
+            + frames.literal(b":authority", b"kvstore")
+            + frames.literal(b"content-type", b"application/grpc")
+            + frames.literal(b"te", b"trailers")
+        )
+        headers = frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, fields)
+        self._transport.write(frames.PREFACE + frames.settings() + headers)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        while self._asked:
+            answer = self._asked.popleft()
+            if not answer.done():
+                answer.set_exception(LaneClosed())
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._frames.take(data):
+                self._take(frame)
+        except Malformed:
+            self.close()
+
+    def _take(self, frame: Frame) -> None:
+        match frame.kind:
+            case frames.DATA:
+                for message in self._messages.take(frame):
+                    self._answered(message)
+                self._write(self._window.taken(frame))
+            case frames.SETTINGS if not frame.flags & frames.ACK:
+                self._window.apply(frame)
+                self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+            case frames.PING if not frame.flags & frames.ACK:
+                self._write(frames.frame(frames.PING, frames.ACK, 0, frame.body))
+            case frames.WINDOW_UPDATE:
+                self._window.widen(frame)
+            case frames.RST_STREAM | frames.GOAWAY:
+                self.close()
+            case frames.HEADERS if frame.flags & frames.END_STREAM:
+                self.close()
+            case _:
+                return
+
+    def _answered(self, message: bytes) -> None:
+        if not self._asked:
+            raise Malformed("an answer to nothing")
+        answer = self._asked.popleft()
+        if answer.done():
+            self._unwanted(message)
+        else:
+            answer.set_result(message)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and data:
+            self._transport.write(data)
