@@ -8,7 +8,9 @@ from services.cli.bench import bench
 from services.cli.chat import chat
 from services.cli.errors import CliError
 from services.cli.kv.commands import kv
+from services.cli.plan import plan
 from services.cli.pull import pull
+from services.cli.sim import sim
 from services.cli.status import status
 from services.cli.up import up
 from services.cli.version import version
@@ -23,9 +25,9 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     add_completion=False,
 )
-for command in (up, chat, status, pull, version):
+for command in (up, chat, status, pull, plan, version):
     app.command()(command)
-for group in (bench, kv):
+for group in (bench, kv, sim):
     app.add_typer(group)
 
 

@@ -8,8 +8,8 @@ from services.global_scheduler.policy.chunk import Prompt, Quota, next_chunks
 
 Choose = Callable[[Sequence[int], Sequence[int]], list[int]]
 
-CACHED = (0, 1_024, 4_096, 16_384, 65_536)
-TOKENS = (64, 256, 1_024, 4_096, 16_384)
+CACHED = (2_048, 8_192, 32_768, 65_536)
+TOKENS = (64, 256, 1_024, 4_096)
 
 
 def attention_s(cost: PrefillCost, cached: int, tokens: int) -> float:

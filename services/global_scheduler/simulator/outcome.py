@@ -30,6 +30,7 @@ class Outcome:
     turns: int
     simulated_s: float
     jct_s: float  # the last agent's end
+    agents_left: int  # not through yet, of those that have arrived; 0 after a whole run
     agent_mean_s: float  # from an agent's start to its end
     records: npt.NDArray[Any] = field(repr=False)  # RECORD
     nic_balance: float  # largest storage NIC's bytes by the average, mean over the run's bins
@@ -70,6 +71,7 @@ def outcome_of(cluster: Cluster, system: System, workload: Workload, core: Simul
         turns=len(records),
         simulated_s=jct if not core.unfinished else core.now,
         jct_s=jct,
+        agents_left=int(((finished == 0) & (workload.start_s <= core.now)).sum()),
         agent_mean_s=float(spent.mean()) if len(spent) else float("nan"),
         records=records,
         nic_balance=_nic_balance(np.array(core.reads()), cluster.nodes),

@@ -100,7 +100,7 @@ class Reference:
                 event = min(self.timers)
                 self.timers.remove(event)
                 getattr(self, "on_" + event[2])(event[3])
-            for flow, end in [(f, e) for f, e in zip(self.flows, ends, strict=False) if e <= then * (1 + 1e-12)]:
+            for flow in [f for f, end in zip(self.flows, ends, strict=False) if end <= then * (1 + 1e-12)]:
                 self.flows.remove(flow)
                 self.arrived(flow)
         return self.done

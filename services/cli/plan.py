@@ -1,0 +1,92 @@
+"""`hostless plan`: what to build from so many GPUs (D14, D15)."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from services.cli.console import terminal
+from services.cli.errors import CliError
+from services.cli.sim import Gpu, Model, Seed, Snics, Workloads, workload_of
+
+if TYPE_CHECKING:
+    from services.global_scheduler.simulator.planner import Plan
+
+
+def plan(
+    gpus: Annotated[int, typer.Option(help="In all; whole nodes.", min=2)] = 48,
+    snics: Snics = 0,
+    model: Model = "ds-660b",
+    workload: Workloads = "64k",
+    hardware: Gpu = "hopper",
+    ttft: Annotated[float, typer.Option(help="SLO: mean TTFT in s.", min=0.01)] = 4.0,
+    tpot: Annotated[float, typer.Option(help="SLO: mean TPOT in ms.", min=1)] = 50.0,
+    window: Annotated[float, typer.Option(help="Simulated s of each run.", min=60)] = 3500,
+    seed: Seed = 0,
+    picture: Annotated[Path | None, typer.Option(help="Draw the capacities here, as SVG.")] = None,
+) -> None:
+    """Find the best prefill to decode ratio, alpha, beta and quota for an SLO, by simulation.
+
+    [bold]Example[/bold]: hostless plan --gpus 48 --snics 1 --model ds-660b --workload 64k
+    """
+    from dataclasses import replace
+
+    from services.global_scheduler.simulator.hardware import load_hardware
+    from services.global_scheduler.simulator.online import Slo, Window
+    from services.global_scheduler.simulator.planner import Wish
+    from services.global_scheduler.simulator.planner import plan as planned
+    from services.global_scheduler.simulator.shapes import load_model
+
+    try:
+        node = load_hardware(hardware)
+        if snics:
+            node = replace(node, storage_nics=snics)
+        if gpus % node.gpus or gpus < 2 * node.gpus:
+            raise CliError(f"--gpus {gpus}: not whole nodes", f"a node has {node.gpus}; at least two nodes")
+        slo, times = Slo(ttft, tpot / 1000), Window(window * 4 / 7, window * 3 / 7)
+        wish = Wish(gpus // node.gpus, load_model(model), node, workload_of(workload, seed), slo, times, seed=seed)
+        with Console(stderr=True, highlight=False).status("planning") as status:
+            found = planned(wish, lambda words: status.update(words))
+    except ValueError as error:
+        raise CliError(str(error)) from error
+    _show(found)
+    if picture:
+        _draw(found, picture)
+
+
+def _show(found: "Plan") -> None:
+    from services.global_scheduler.simulator.charts import ascii_bars
+
+    console = terminal()
+    table = Table("link (D14)", "P/D at least", "P/D at most")
+    for bound in found.constraints:
+        low, high = (str(end) if end is not None else "" for end in (bound.low, bound.high))
+        table.add_row(bound.link.value, "never" if bound.never else low, high)
+    console.print(table)
+    if found.free:
+        words = f"{found.free.low} <= P/D <= {found.free.high}"
+        console.print(f"free of bottlenecks: {words}; ends set by {found.free.low_link.value}, "
+                      f"{found.free.high_link.value}")  # fmt: skip
+    else:
+        console.print("no ratio is free of bottlenecks")
+    marks = {split.name + ("" if split.inside else " (outside)"): split.agents_per_s for split in found.splits}
+    console.print("\ncapacity under the SLO\n" + ascii_bars(marks, " agents/s"))
+    best = found.best
+    assert best.service is not None
+    console.print(
+        f"\nbest: {best.name}, {found.tuned_agents_per_s:.3g} agents/s with alpha {found.alpha_tokens}, "
+        f"beta {found.beta_tokens} tokens, quota {found.quota.attention_s:g} s\n"
+        f"there: TTFT {best.service.ttft_s:.2f} s, TTST {best.service.ttst_s:.3f} s, "
+        f"TPOT {best.service.tpot_s * 1000:.1f} ms at {best.agents_per_s:.3g} agents/s"
+    )
+    for name, lost in found.cost_of_being_wrong().items():
+        console.print(f"{name} instead: {lost:.0%} less")
+
+
+def _draw(found: "Plan", picture: Path) -> None:
+    from services.global_scheduler.simulator.charts import bars
+
+    rates = {"agents/s": [split.agents_per_s for split in found.splits]}
+    picture.write_text(bars("capacity under the SLO", [split.name for split in found.splits], rates))
