@@ -4,29 +4,23 @@ Between `start` and `stop` no host code takes part in a step. The host sees coun
 writes, and gives commands in a word that the GPU reads. The process's end, however it comes, ends the kernel.
 """
 
-import contextlib
-import logging
 import time
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from services.gpu_backend import _device
 from services.gpu_backend._device import Ending
 from services.gpu_backend._scheduler import Command
 from services.gpu_backend.device import build, driver
 from services.gpu_backend.device.agent_memory import AgentMemory
-from services.gpu_backend.device.driver import Arguments, CudaError, Device, Graph, MappedMemory, Module, Stream
+from services.gpu_backend.device.driver import Arguments, CudaError, Device, Graph, MappedMemory
+from services.gpu_backend.device.installation import Installation
 from services.gpu_backend.device.ring_memory import RingMemory
 from services.gpu_backend.device.settings import DeviceSettings
-from services.gpu_backend.engine import EngineError, StepKind
-from services.gpu_backend.engines.cuda.contract import CaptureProgress, GraphEngine, StepMemory, no_progress
+from services.gpu_backend.engines.cuda.contract import CaptureProgress, GraphEngine, no_progress
 from services.gpu_backend.scheduler.interface import SchedulerLost
 from services.gpu_backend.scheduler.orders import OrderQueue
 from services.gpu_backend.scheduler.settings import SchedulerSettings
-
-log = logging.getLogger(__name__)
 
 CONTROL: np.dtype[np.void] = np.dtype(_device.CONTROL)
 COUNTERS: np.dtype[np.void] = np.dtype(_device.COUNTERS)
@@ -63,62 +57,18 @@ class DeviceScheduler:
         """
         self.settings = settings
         self.device_settings = device_settings or DeviceSettings()
-        self._device, self._ring, self._engine = device, ring, engine
+        self._device, self._ring = device, ring
         self._started = self._stopping = self._closed = False
-        with contextlib.ExitStack() as held:
-            device.use()
-            self._set_up(held, max_context, progress)
-            self._held = held.pop_all()
-
-    def _set_up(self, held: contextlib.ExitStack, max_context: int, progress: CaptureProgress) -> None:
-        """`held` gives everything back, in the order that the driver wants."""
-        settings, engine = self.settings, self._engine
-        self._module = held.enter_context(contextlib.closing(Module(build.cubin(self.source, self._device.capability))))
-        self._stream = held.enter_context(contextlib.closing(Stream()))
-        decodes = settings.decode_graphs or engine.graph_sizes(StepKind.DECODE)
-        prefills = settings.prefill_graphs or engine.graph_sizes(StepKind.PREFILL)
-        core, memory, self._hot_bytes = _device.images(
-            ring=self._ring.host_view,
-            settings=settings.core(max_context, engine.geometry.vocab),
-            decode_graphs=list(decodes),
-            prefill_graphs=list(prefills),
+        device.use()
+        self._installed = Installation(
+            ring, engine, settings, max_context=max_context, device=device, source=self.source, progress=progress
         )
-        self._core_bytes, self._layout = len(core), _device.engine_layout(memory)
-        self._core, self._memory = _allocate(held, core), _allocate(held, memory)
-        self._agent = held.enter_context(contextlib.closing(MappedMemory(len(memory))))
-        self._agent.view[:] = memory
-        self._control = held.enter_context(contextlib.closing(MappedMemory(_device.CONTROL_BYTES)))
-        self._words = self._control.view[: CONTROL.itemsize].view(CONTROL)[0]
-        self._counters = self._control.view[_device.COUNTERS_OFFSET :][: COUNTERS.itemsize].view(COUNTERS)[0]
-        self.orders = OrderQueue(agent := AgentMemory(self._agent.view, self._layout), agent)
-        shapes = [
-            (kind, n) for kind, sizes in ((StepKind.DECODE, decodes), (StepKind.PREFILL, prefills)) for n in sizes
-        ]
-        executables = self._capture(held, shapes, progress)
-        self._table = _allocate(held, np.array([int(each) for each in executables], np.uint64))
+        self._module, self._stream = self._installed.module, self._installed.stream
+        control = self._installed.control.view
+        self._words = control[: CONTROL.itemsize].view(CONTROL)[0]
+        self._counters = control[_device.COUNTERS_OFFSET :][: COUNTERS.itemsize].view(COUNTERS)[0]
+        self.orders = OrderQueue(agent := AgentMemory(self._installed.agent.view, self._installed.layout), agent)
         self._mission = np.zeros(1, MISSION)
-        self._graph = held.enter_context(contextlib.closing(Graph()))
-
-    def _capture(
-        self, held: contextlib.ExitStack, shapes: list[tuple[StepKind, int]], progress: CaptureProgress
-    ) -> list[Any]:
-        """Two executables a shape, in the order of `shapes`; captured largest first."""
-        at = self._layout
-        memory = StepMemory(
-            address=self._memory,
-            size_bytes=at["size_bytes"],
-            **{name: at[name] for name in ("lanes", "step_tokens", "lane_pages", "pages")},
-            **{f"{name}_offset": at[f"{name}_offset"] for name in _ENGINE_PARTS},
-        )
-        pairs: dict[tuple[StepKind, int], list[Any]] = {}
-        for done, (kind, size) in enumerate(sorted(shapes, key=lambda shape: (shape[0], -shape[1]))):
-            graph = self._engine.capture(kind, size, memory)
-            pairs[kind, size] = pair = []
-            for _ in range(2):
-                pair.append(_instantiate(held, graph, self._stream, f"{kind.name.lower()} graph of size {size}"))
-            progress(kind, size, done + 1, len(shapes))
-        self._stream.wait()
-        return [executable for shape in shapes for executable in pairs[shape]]
 
     def start(self) -> None:
         """Once. Returns as soon as the kernel is on its way."""
@@ -127,25 +77,22 @@ class DeviceScheduler:
         self._device.use()
         self._started = True
         offset, device_now = self._read_clock()
-        own, m = self.device_settings, self._mission
-        m["core"], m["ring"], m["engine"], m["agent"] = (
-            self._core,
-            self._ring.address,
-            self._memory,
-            self._agent.address,
-        )
-        m["control"], m["executables"] = self._control.address, self._table
+        own, m, installed = self.device_settings, self._mission, self._installed
+        m["core"], m["ring"], m["engine"] = installed.core, self._ring.address, installed.memory
+        m["agent"], m["control"], m["executables"] = installed.agent.address, installed.control.address, installed.table
         m["clock_offset_ns"], m["report_ns"] = np.uint64(offset % 2**64), round(own.report_s * 1e9)
         m["deadline_ns"] = device_now + round(own.deadline_s * 1e9) if own.deadline_s else 0
         m["host_patience_ns"] = round(own.host_patience_s * 1e9)
         m["launch_window"], m["ring_on_host"] = own.launch_window, self._ring.on_host
-        m["hot_bytes"] = self._hot_bytes
+        m["hot_bytes"] = installed.hot_bytes
         kernel = self._module.function("hostless_scheduler")
         # All shared memory, not only hot_bytes: a graph's block beside the scheduler's would wait, at the end of its
         # kernel, for the watcher's reads over the bus; that cost steps a quarter of their speed.
         alone = self._device.spare_shared_bytes(kernel)
-        self._graph.add(kernel, 1, _TEAM_AND_WATCHER, Arguments([m]), alone)
-        executable = _instantiate(self._held, self._graph.handle, self._stream, "graph of the scheduler itself")
+        graph = Graph()
+        graph.add(kernel, 1, _TEAM_AND_WATCHER, Arguments([m]), alone)
+        executable = installed.instantiate(graph.handle, "graph of the scheduler itself")
+        graph.close()
         self._stream.wait()
         self._stream.launch_graph(executable)
 
@@ -251,9 +198,10 @@ class DeviceScheduler:
         if self._started and self.ending == Ending.RUNS:
             raise RuntimeError("the books of a scheduler on a GPU can be checked only when it has stopped")
         self._device.use()
-        core = driver.copy_out(self._core, self._core_bytes)
-        memory = driver.copy_out(self._memory, self._layout["size_bytes"])
-        if wrong := _device.check(core=core, ring=self._ring.copy(), engine=memory, agent=self._agent.view):
+        installed = self._installed
+        core = driver.copy_out(installed.core, installed.core_bytes)
+        memory = driver.copy_out(installed.memory, installed.layout["size_bytes"])
+        if wrong := _device.check(core=core, ring=self._ring.copy(), engine=memory, agent=installed.agent.view):
             raise AssertionError(wrong)
 
     def close(self) -> None:
@@ -262,28 +210,4 @@ class DeviceScheduler:
             return
         self._closed = True
         self._device.use()
-        self._held.close()
-
-
-_ENGINE_PARTS = ("step", "sequences", "tokens", "out_tokens", "block_tables")
-
-
-def _allocate(held: contextlib.ExitStack, data: NDArray[Any]) -> int:
-    """Device memory that begins as `data`."""
-    address = driver.allocate(data.nbytes)
-    held.callback(driver.free, address)
-    driver.copy_in(address, data)
-    return address
-
-
-def _instantiate(held: contextlib.ExitStack, graph: Any, stream: Stream, name: str) -> Any:
-    """Raises EngineError, which names the graph."""
-    try:
-        executable = driver.instantiate(graph, stream)
-    except CudaError as error:
-        free, total = driver.memory_info()
-        raise EngineError(
-            f"the {name} can't be made launchable from the GPU, of whose {total} bytes {free} are free: {error}"
-        ) from error
-    held.callback(driver.destroy, executable)
-    return executable
+        self._installed.close()
