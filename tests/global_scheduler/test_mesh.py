@@ -6,7 +6,8 @@ from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.liveness import Leases
 from services.global_scheduler.mesh import EngineReplaced, Leader, MalformedReport, Mesh
 from services.global_scheduler.policy.least_tokens import LeastTokens
-from services.global_scheduler.policy.state import Placement, RefusalReason, Request
+from services.global_scheduler.policy.registry import make_policy
+from services.global_scheduler.policy.state import Placement, ReadPath, RefusalReason, Request
 
 
 class Clock:
@@ -52,6 +53,29 @@ def test_a_change_of_an_engines_words_reaches_the_policy_and_the_table(mesh: Mes
     assert mesh.refresh()
     assert where(mesh) == ["too_large"]
     assert where(mesh, prompt=6) == ["a"]
+
+
+def test_an_engine_may_change_its_role(mesh: Mesh, up) -> None:
+    leader = Leader()
+    mesh.hear(leader, up("a", "b"))
+    mesh.hear(leader, up("a", role=pb.ROLE_PREFILL))
+    assert where(mesh, 2) == ["b", "b"]
+    mesh.hear(leader, up("b", role=pb.ROLE_DECODE))
+    (decision,) = mesh.place([Request("r", "small", 10, 0, 10)]).values()
+    assert isinstance(decision, Placement)
+    assert (decision.prefill, decision.decode) == ("a", "b")
+
+
+def test_engines_of_one_node_share_a_read_queue_whoever_leads_them(up) -> None:
+    mesh = Mesh(make_policy("dualpath"), Leases(3, Clock()))
+    prefill = Leader()
+    mesh.hear(prefill, up("p", group="one", role=pb.ROLE_PREFILL, node="n1", reads=50))
+    mesh.hear(Leader(), up("d", group="two", role=pb.ROLE_DECODE, node="n2", reads=90))
+    request = Request("r", "small", 100, 64, 10)
+    assert [decision.path for decision in mesh.place([request]).values()] == [ReadPath.PREFILL]
+    mesh.hear(prefill, up("p", group="one", role=pb.ROLE_PREFILL, node="n1", reads=50, introduce=False))
+    mesh.hear(Leader(), up("other", group="three", node="n1", reads=50))
+    assert [decision.path for decision in mesh.place([request]).values()] == [ReadPath.DECODE]
 
 
 def test_liveness_beats_load_and_a_report_brings_it_back(mesh: Mesh, up, clock: Clock) -> None:
