@@ -16,8 +16,10 @@ std::size_t cut(const std::uint8_t* bytes, std::size_t size, std::size_t begin, 
   std::size_t count = 0;
   while (begin < size && count < capacity) {
     if constexpr (Isa::windows) {
+      const bool room = count + 64 <= capacity;
+      if (!room && capacity >= 64) break;  // what is left goes by windows at the next call
       const bool blank = bytes[begin] == ' ' && begin + 1 < size;
-      if (count + 64 <= capacity && bytes[begin + blank] < Family::plain_from) {
+      if (room && bytes[begin + blank] < Family::plain_from) {
         const auto window = Window<Isa>::template of<Family>(text, begin);
         Mask starts = Family::starts(window, text, begin);
         if (starts != 0) {
