@@ -1,0 +1,48 @@
+"""A real mooncake_master for tests, on free ports."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@contextmanager
+def master(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """host:port of a running one, and its process."""
+    port, metrics = free_ports(2)
+    flags = [f"--rpc_port={port}", f"--metrics_port={metrics}", "--rpc_address=127.0.0.1"]
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            [Path(sys.executable).with_name("mooncake_master"), *flags, "--enable_metric_reporting=false"],
+            stdout=out,
+            stderr=out,
+        ) as process,
+    ):
+        try:
+            give_up = time.monotonic() + 20
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
+                    assert process.poll() is None, log.read_text()
+                    assert time.monotonic() < give_up, "mooncake_master does not listen"
+                    time.sleep(0.05)
+            yield f"127.0.0.1:{port}", process
+        finally:
+            process.kill()
