@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,13 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return iter([None])
 
 
+@pytest.fixture
+def shm() -> Iterator[Path]:
+    """In memory: a GPU maps no file of a disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
 async def answers(running: ServiceProcess, count: int) -> list[list[int]]:
     """Of eight prompts at once: twice the lanes, more than the pages hold, so that some wait and some are evicted."""
     client = EngineClient(running.address)
@@ -47,9 +55,9 @@ async def answers(running: ServiceProcess, count: int) -> list[list[int]]:
     return [front_end.tokens(number) for number in numbers]
 
 
-def test_every_scheduler_gives_the_same_tokens_and_ends_when_asked_to(tmp_path: Path) -> None:
+def test_every_scheduler_gives_the_same_tokens_and_ends_when_asked_to(shm: Path) -> None:
     async def tokens(kind: str) -> list[list[int]]:
-        async with engine(tmp_path, *CUDA, "--scheduler-kind", kind) as running:
+        async with engine(shm, *CUDA, "--scheduler-kind", kind) as running:
             found = await answers(running, 200)
             running.process.send_signal(signal.SIGTERM)
             code, said = await running.ended()
@@ -62,9 +70,9 @@ def test_every_scheduler_gives_the_same_tokens_and_ends_when_asked_to(tmp_path: 
     assert found["host-overlap"] == found["host"]
 
 
-def test_a_killed_engine_leaves_the_gpu_to_the_next(tmp_path: Path) -> None:
+def test_a_killed_engine_leaves_the_gpu_to_the_next(shm: Path) -> None:
     async def both() -> tuple[list[list[int]], list[list[int]]]:
-        async with engine(tmp_path, *CUDA) as first:
+        async with engine(shm, *CUDA) as first:
             found = await answers(first, 20)
             client = EngineClient(first.address)
             front_end = await FrontEnd.attach(client, "again")
@@ -73,16 +81,16 @@ def test_a_killed_engine_leaves_the_gpu_to_the_next(tmp_path: Path) -> None:
             os.kill(first.process.pid, signal.SIGKILL)
             await first.ended()
             await client.close()
-        async with engine(tmp_path, *CUDA) as second:
+        async with engine(shm, *CUDA) as second:
             return found, await answers(second, 20)
 
     before, after = asyncio.run(both())
     assert before == after
 
 
-def test_a_scheduler_that_ends_by_itself_ends_the_process_with_its_reason(tmp_path: Path) -> None:
+def test_a_scheduler_that_ends_by_itself_ends_the_process_with_its_reason(shm: Path) -> None:
     async def end() -> tuple[int, str]:
-        async with engine(tmp_path, *CUDA, "--device-deadline-s", "1.5") as running:
+        async with engine(shm, *CUDA, "--device-deadline-s", "1.5") as running:
             return await running.ended()
 
     code, said = asyncio.run(end())
@@ -93,13 +101,13 @@ def test_a_scheduler_that_ends_by_itself_ends_the_process_with_its_reason(tmp_pa
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--kv-pages", "90000000"), ["90000000 KV pages", "bytes are free"]),
+        (("--kv-pages", "90000000"), ["90000000 KV pages", "are free", "pages fit"]),
         (("--gpu", "97"), ["gpu: there is no GPU 97"]),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, flags: tuple[str, ...], words: list[str]) -> None:
+def test_what_does_not_fit_is_named(shm: Path, flags: tuple[str, ...], words: list[str]) -> None:
     async def end() -> tuple[int, str]:
-        async with engine(tmp_path, *CUDA, *flags, wait=False) as running:
+        async with engine(shm, *CUDA, *flags, wait=False) as running:
             return await running.ended()
 
     code, said = asyncio.run(end())

@@ -10,7 +10,7 @@ import torch
 from services.common.settings import SettingError
 from services.fabric.ring import RingOwner
 from services.gpu_backend.device.device_scheduler import DeviceScheduler
-from services.gpu_backend.device.driver import Device, NoDevice
+from services.gpu_backend.device.driver import CudaError, Device, NoDevice
 from services.gpu_backend.device.kv_pages import DevicePages
 from services.gpu_backend.device.ring_memory import HostRing
 from services.gpu_backend.device.settings import DeviceSettings
@@ -134,7 +134,13 @@ class ResidentKit(GraphKit):
         self._engine.allocate(settings.pages, settings.lanes, settings.step_tokens)
 
     def make_scheduler(self, ring: RingOwner, settings: SchedulerSettings, max_context: int) -> Scheduler:
-        self._ring = HostRing(ring.buffer)
+        try:
+            self._ring = HostRing(ring.buffer)
+        except CudaError as error:
+            raise EngineError(
+                f"the GPU can't map the ring of {len(ring.buffer)} bytes at {ring.region.path} ({error}); "
+                "HOSTLESS_SHM must be a folder in memory (tmpfs), such as /dev/shm"
+            ) from error
         own = DeviceSettings(
             host_patience_s=self._settings.host_patience_s,
             deadline_s=self._settings.device_deadline_s,
