@@ -26,11 +26,20 @@ static_assert(kHead + 4 * kPieces <= kPageCrcAt);
 
 constexpr uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Bytes that one checksum covers in a block of so many: the least power of two, from a page up, that leaves 512 pieces.
+// Bytes that one checksum covers in a block of so many: the least power of two, from 16 KiB up, that leaves 512 pieces.
+// Smaller ones would make slices a little smaller, and checksums of memory that is in no cache twice as slow.
+constexpr size_t kLeastPiece = 16 << 10;
 constexpr size_t piece_bytes(size_t length) {
-  size_t piece = kPage;
+  size_t piece = kLeastPiece;
   while (length > kPieces * piece) piece *= 2;
   return piece;
+}
+
+// How checksums move over a piece, for each size that a piece may have.
+inline const CrcShift& shift_of(size_t piece) {
+  static const CrcShift shifts[] = {CrcShift(kLeastPiece), CrcShift(2 * kLeastPiece), CrcShift(4 * kLeastPiece)};
+  static_assert(piece_bytes(kLargestBlock) == 4 * kLeastPiece);
+  return shifts[piece / kLeastPiece / 2];
 }
 
 inline uint32_t load_u32(const uint8_t* at) {

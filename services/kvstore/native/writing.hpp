@@ -107,7 +107,7 @@ class Writing {
 
   bool send_header(Job& job) {
     if (!flights_.room_for_header()) return false;
-    if (crc32c_join(table(job), job.work->length, job.piece) != job.work->crc) {
+    if (crc32c_join(table(job), job.work->length, job.piece, shift_of(job.piece)) != job.work->crc) {
       job.work->outcome = wrong_bytes;
       return true;
     }
