@@ -50,9 +50,10 @@ def of_folder(name: str, folder: Path) -> dict[str, Encode]:
 
 
 def of_gguf(file: Path) -> dict[str, Encode]:
-    from services.tokenizer import encoders, gguf_metadata, hf_encoder
+    from services.common.gguf_file import read_metadata
+    from services.tokenizer import encoders, hf_encoder
 
-    metadata = gguf_metadata.read_metadata(file)
+    metadata = read_metadata(file)
     native, library = encoders.from_gguf(metadata), hf_encoder.from_gguf(metadata)
     peers: dict[str, Encode] = {
         "hostless": lambda text: native.encode(text, add_special=False),
