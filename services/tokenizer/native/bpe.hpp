@@ -139,7 +139,7 @@ class Bpe {
       if (!divisible && id != kNone && !tables_.made[id]) id = kNone;
       if (id != kNone) {
         *out++ = id;
-      } else if (divisible && !ascii(text + begin, length)) {
+      } else if (divisible && (!cut_ || !ascii(text + begin, length))) {
         out = divide(text, size, begin, ends[i], out, arena);
       } else {
         out = merge_piece(text + begin, length, out, arena);

@@ -43,19 +43,25 @@ class LongPieces {
     std::memset(dead, 0, (size / 64 + 1) * sizeof *dead);
     std::size_t count = 0, at = 0;
     std::uint32_t token = longest(text, at, size, alphabet);
+    Pair fits;  // the last that were found to be neighbours: runs repeat them
     while (at < size) {
       for (; token != kNone; token = births_[token].shorter) {
         std::size_t end = at + lengths_[token];
         bool blocked = dead[end >> 6] >> (end & 63) & 1;
-        if (!blocked && (!count || neighbours(parts[count - 1].id, token, text + at, alphabet, merges, arena))) break;
+        if (blocked) continue;
+        if (!count) break;
+        Pair pair{parts[count - 1].id, token};
+        if (pair == fits || neighbours(pair.left, pair.right, text + at, alphabet, merges, arena)) {
+          fits = pair;
+          break;
+        }
       }
       if (token != kNone) {
         at += lengths_[token];
         parts[count++] = {token, static_cast<std::uint32_t>(at)};
         token = longest(text, at, size, alphabet);
       } else {
-        if (!count)
-          return QueueMerge(alphabet, merges, arena).merge(text, size, arena.parts);  // can't be: a row exists
+        if (!count) return QueueMerge(alphabet, merges, arena).merge(text, size, arena.parts);  // there is always a row
         dead[at >> 6] |= std::uint64_t{1} << (at & 63);
         token = parts[--count].id;
         at -= lengths_[token];
@@ -70,6 +76,11 @@ class LongPieces {
   }
 
  private:
+  struct Pair {
+    std::uint32_t left = kNone, right = kNone;
+    bool operator==(const Pair&) const = default;
+  };
+
   std::uint32_t longest(const std::uint8_t* text, std::size_t at, std::size_t size, const Alphabet& alphabet) const {
     if (at == size) return kNone;
     std::uint32_t token = trie_.longest(text + at, size - at);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "alphabet.hpp"
 #include "arena.hpp"
@@ -53,7 +52,7 @@ inline std::size_t merge_short(const MergeTable& merges, Symbol* symbols, std::s
     if (rank == kNone) break;
     symbols[best].id = symbols[best].merged;
     --count;
-    std::memmove(symbols + best + 1, symbols + best + 2, (count - best - 1) * sizeof(Symbol));
+    for (std::size_t i = best + 1; i < count; ++i) symbols[i] = symbols[i + 1];
     pair(best);
     if (best) pair(best - 1);
   }

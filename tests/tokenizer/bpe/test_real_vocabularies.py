@@ -13,7 +13,7 @@ from services.tokenizer.bpe_encoder import BpeEncoder
 from tests.tokenizer.bpe import vocabularies
 from tests.tokenizer.bpe.texts import CORPUS, STRINGS
 
-EXAMPLES = int(os.environ.get("HOSTLESS_EXAMPLES", "1000"))
+EXAMPLES = int(os.environ.get("HOSTLESS_EXAMPLES", "400"))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def test_the_corpus(pair: Pair) -> None:
     pair.check("".join(CORPUS.values()))
 
 
-@pytest.mark.slow  # 1,000 texts for each of six vocabularies; HOSTLESS_EXAMPLES=100000 for a long run
+@pytest.mark.slow  # 400 texts for each of six vocabularies; HOSTLESS_EXAMPLES=100000 for a long run
 def test_any_text(pair: Pair) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(STRINGS)
