@@ -2,7 +2,8 @@
 
 python bench/kvstore.py [--part engine ...] [--folder DIR] [--bytes 2147483648] [--repeats 5] [--out FILE]
 
-engine: the engine `local` against fio's io_uring O_DIRECT, on one file system, in turns, at one block size and depth.
+engine:  the engine `local` against fio's io_uring O_DIRECT, on one file system, in turns, at one block size and depth.
+service: a store in its own process: lookups over gRPC, writes, reads into a reader's shared memory.
 """
 
 import argparse
@@ -17,8 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import kvstore_engine
+import kvstore_service
 
-PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {"engine": kvstore_engine.measure}
+PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
+    "engine": kvstore_engine.measure,
+    "service": kvstore_service.measure,
+}
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "kvstore.json"
 
 

@@ -1,7 +1,7 @@
 """Reads by 3FS's user-space ring, against a stand-in of its library: it has never met a real 3FS here.
 
-The stand-in keeps to what the library's published source says: memory is made known by make_iovec, files by register_fd;
-prepare puts a read into the ring, submit hands the ring over, wait gives results, negative ones for errors.
+The stand-in keeps to what the library's published source says: memory is made known by make_iovec, files by
+register_fd; prepare puts a read into the ring, submit hands the ring over, wait gives results, negative for errors.
 """
 
 import os

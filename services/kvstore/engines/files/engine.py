@@ -7,6 +7,7 @@ the first read, and is then forgotten. What was evicted under a child is thrown 
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from services.kvstore.block import BadBlock, Stored
@@ -15,6 +16,9 @@ from services.kvstore.engines.files import reading, writing
 from services.kvstore.engines.files.tree import Tree, throw_away
 from services.kvstore.engines.files.usrbio import Usrbio
 from services.kvstore.engines.page import LARGEST_BLOCK, PAGE_BYTES
+
+SYNCS = 16
+"""Files synced at once: a journal takes them together."""
 
 
 class FileEngine:
@@ -27,6 +31,7 @@ class FileEngine:
         self.shared = shared
         self._tree = Tree(root, shared)
         self._usrbio = usrbio
+        self._syncs = ThreadPoolExecutor(SYNCS, "kvstore-sync")
 
     @property
     def largest_block(self) -> int:
@@ -61,7 +66,7 @@ class FileEngine:
         return run
 
     def put(self, writes: Sequence[Write]) -> list[Exception | None]:
-        return writing.put(self._tree, writes)
+        return writing.put(self._tree, writes, self._syncs)
 
     def load(self, reads: Sequence[Read]) -> list[Exception | None]:
         if self._usrbio is not None:
@@ -90,4 +95,5 @@ class FileEngine:
     def close(self) -> None:
         if self._usrbio is not None:
             self._usrbio.close()
+        self._syncs.shutdown()
         self._tree.close()

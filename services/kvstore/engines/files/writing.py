@@ -3,7 +3,8 @@
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 import numpy as np
@@ -47,22 +48,30 @@ class Pending:
             throw_away(self.path if self._published else self.temporary)
 
 
-def put(tree: Tree, writes: Sequence[Write]) -> list[Exception | None]:
-    """As StorageEngine.put: each step for all blocks before the next step, so that one sync does for many."""
+def put(tree: Tree, writes: Sequence[Write], syncs: Executor) -> list[Exception | None]:
+    """As StorageEngine.put: each step for all blocks before the next step, and the syncs at once on threads of `syncs`,
+    so that the file system makes one of many."""
     pending = [Pending(tree, write) for write in writes]
     try:
-        for step in (Pending.fill, Pending.sync, Pending.publish):
-            for one in pending:
-                try:
-                    if one.error is None:
-                        step(one)
-                except Exception as error:
-                    one.error = error
+        for one in pending:
+            _attempt(one, Pending.fill)
+        list(syncs.map(lambda one: _attempt(one, Pending.sync), pending))
+        for one in pending:
+            _attempt(one, Pending.publish)
         _sync_names(pending)
     finally:
         for one in pending:
             one.end()
     return [one.error for one in pending]
+
+
+def _attempt(one: Pending, step: Callable[[Pending], None]) -> None:
+    """The step, unless one before it failed."""
+    try:
+        if one.error is None:
+            step(one)
+    except Exception as error:
+        one.error = error
 
 
 def _sync_names(pending: Sequence[Pending]) -> None:
