@@ -86,8 +86,7 @@ class DeviceScheduler:
         m["launch_window"], m["ring_on_host"] = own.launch_window, self._ring.on_host
         m["hot_bytes"] = installed.hot_bytes
         kernel = self._module.function("hostless_scheduler")
-        # All shared memory, not only hot_bytes: a graph's block beside the scheduler's would wait, at the end of its
-        # kernel, for the watcher's reads over the bus; that cost steps a quarter of their speed.
+        # All shared memory, not only hot_bytes: no graph's block lands beside it, and GEMMs can count on the rest.
         alone = self._device.spare_shared_bytes(kernel)
         graph = Graph()
         graph.add(kernel, 1, _TEAM_AND_WATCHER, Arguments([m]), alone)
