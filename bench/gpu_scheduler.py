@@ -42,6 +42,8 @@ CHAIN = np.dtype(
 )
 KEPT = 1 << 13
 SAMPLES = 200_000
+DOORBELLS = ((200, 2000), (2000, 800))
+"""Microseconds of a step, submits."""
 
 
 def spread(ns: NDArray[Any]) -> dict[str, float]:
@@ -248,7 +250,7 @@ def profile(device: Device, batch: int) -> dict[str, Any]:
         return {"batch": batch, **rig.scheduler.marks()}
 
 
-def clock_offset(module: Module, stream: Stream, times: int = 2000) -> dict[str, float]:
+def clock_offset(module: Module, stream: Stream, times: int = 2000) -> dict[str, Any]:
     """Unix minus GPU time, in ns, as two who write to each other tell it: from the quickest of many exchanges, in
     whose middle the GPU looked at its clock. It is off by less than half that exchange."""
     page = MappedMemory(4096)
@@ -256,28 +258,32 @@ def clock_offset(module: Module, stream: Stream, times: int = 2000) -> dict[str,
     stream.launch(
         module.function("echo"), 1, 1, Arguments([np.array([page.address], np.uint64), np.array([times], np.uint32)])
     )
-    best = (1 << 62, 0.0)
+    best = (1 << 62, 0)
     for i in range(1, times + 1):
         before = time.time_ns()
         words[0].value = i
         while words[2].value != i:
             pass
         after = time.time_ns()
-        best = min(best, (after - before, (before + after) / 2 - words[1].value))
+        best = min(best, (after - before, (before + after) // 2 - words[1].value))
     stream.wait()
     page.close()
     return {"exchange_us": best[0] / 1000, "offset_ns": best[1]}
 
 
-def doorbells(device: Device, clock: dict[str, float], step_us: int, times: int) -> dict[str, Any]:
-    """Submits, at any moment of a decode of `step_us` a step. `seen`: the turn that claims the request began."""
+def doorbells(device: Device, module: Module, stream: Stream, step_us: int, times: int) -> dict[str, Any]:
+    """Submits, at any moment of a decode of `step_us` a step. `seen`: the turn that claims the request began.
+
+    The clocks of host and GPU drift apart by some microseconds a second: they are compared before and after.
+    """
+    begin, clock = time.time_ns(), clock_offset(module, stream)
     with serving(device, 1000 * step_us, HostRing) as rig:
         client, dice = Client(rig, 2500), random.Random(1)
         client.write(0, 4, 8000)  # as long as four slots have room
         client.ring()
         rig.until(lambda: rig.scheduler.counters()["decode_launches"] > 5)
-        shift, offset = int(rig.scheduler._mission["clock_offset_ns"][0]), round(clock["offset_ns"])
-        seen, answered = [], []
+        shift = int(rig.scheduler._mission["clock_offset_ns"][0])
+        rungs, claims, answered = [], [], []
         for i in range(times):
             slot = 4 + i % 400
             until = time.perf_counter_ns() + dice.randrange(2000 * step_us)
@@ -293,21 +299,28 @@ def doorbells(device: Device, clock: dict[str, float], step_us: int, times: int)
             answered.append(time.time_ns() - rung)
             while client.state(slot) != SlotState.DECODE_COMPLETED:
                 pass
-            claimed = (int(client.reports[slot]["claimed_ns"]) - shift) % (1 << 64) + offset
-            seen.append(claimed - rung)
+            rungs.append(rung)
+            claims.append((int(client.reports[slot]["claimed_ns"]) - shift) % (1 << 64))
             client.clear(slot, generation)
         done = rig.scheduler.counters()
-        return {
-            "seen_us": spread(np.array(seen)), "clocks_agree_within_us": round(clock["exchange_us"] / 2, 2),
-            "claim_visible_to_front_end_us": spread(np.array(answered)),
-            "decode_steps_meanwhile": done["decode_launches"], "still_decoding": done["running"],
-        }  # fmt: skip
+    end, later = time.time_ns(), clock_offset(module, stream)
+    drift = (later["offset_ns"] - clock["offset_ns"]) / (end - begin)
+    seen = [
+        claim + clock["offset_ns"] + drift * (rung - begin) - rung for claim, rung in zip(claims, rungs, strict=True)
+    ]
+    return {
+        "step_us": step_us, "seen_us": spread(np.array(seen)), "clocks_drift_us_a_s": round(drift * 1e6, 2),
+        "clocks_agree_within_us": round(max(clock["exchange_us"], later["exchange_us"]) / 2, 2),
+        "claim_visible_to_front_end_us": spread(np.array(answered)),
+        "decode_steps_meanwhile": done["decode_launches"], "still_decoding": done["running"],
+    }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--doorbells", action="store_true", help="nothing else")
     given = parser.parse_args()
     device = Device()
     begin = time.perf_counter()
@@ -329,6 +342,9 @@ def main() -> None:
     )
     stream.wait()
     found["clock_tick_ns"] = float(np.median(read(ticks, 200, np.uint64)))
+    if given.doorbells:
+        add("doorbell_pinned", lambda: [doorbells(device, module, stream, *each) for each in DOORBELLS])
+        return
     launches = Launches(module, stream)
     add("empty_graph", lambda: launches.run(given.steps, 120))
     add("tail_launch_each_step", lambda: launches.run(20_000, 1))
@@ -342,8 +358,7 @@ def main() -> None:
             if other is not rig.memory:
                 other.close()
     add("barriers_of_a_turn", lambda: [profile(device, batch) for batch in (1, 16, 256)])
-    add("doorbell_pinned", lambda: doorbells(device, clock_offset(module, stream), 200, 2000))
-    add("doorbell_pinned_step_of_2_ms", lambda: doorbells(device, clock_offset(module, stream), 2000, 1500))
+    add("doorbell_pinned", lambda: [doorbells(device, module, stream, *each) for each in DOORBELLS])
     add(
         "steps",
         lambda: [steps(device, b, ns, 3900 if ns == 0 else 1500) for ns in (0, 100_000) for b in (1, 16, 64, 256)],
