@@ -27,6 +27,8 @@ SIZES = {"4 MB": (4 << 20, 8), "256 KB": (256 << 10, 32)}
 """Bytes of a block, and transfers under way."""
 CALLERS = 2
 """Threads that share the depth: one's blocks move while another's are synced, or handed out."""
+BATCH = 4
+"""Blocks of a call, in depths; also between two syncs."""
 SEGMENT = 8 << 30
 
 
@@ -123,7 +125,7 @@ class Against:
         return engine
 
     def write(self) -> tuple[float, float]:
-        """Durable when it ends; a sync every `2 * depth` blocks, as fio's."""
+        """Durable when it ends; a sync a batch, as fio's."""
 
         def put(engine: LocalEngine, blocks: list[Block], parts: list[memoryview], sums: list[int]) -> None:
             writes = [Write(*one) for one in zip(blocks, parts, sums, strict=False)]
@@ -141,8 +143,8 @@ class Against:
     def _timed(
         self, step: Callable[[LocalEngine, list[Block], list[memoryview], list[int]], None]
     ) -> tuple[float, float]:
-        """All blocks in batches of twice the depth, by a few callers that share the depth."""
-        engine, batch = self.engine(self.depth // CALLERS), 2 * self.depth
+        """All blocks in batches, by a few callers that share the depth."""
+        engine, batch = self.engine(self.depth // CALLERS), BATCH * self.depth
         batches = iter([self.blocks[at : at + batch] for at in range(0, len(self.blocks), batch)])
         with memory(engine, self.length, CALLERS * batch) as parts:
             sums = [_segments.crc32c(part) for part in parts]  # the writer's work, not the store's
@@ -165,7 +167,7 @@ class Against:
 
     def fio_write(self, synced: bool) -> tuple[float, float]:
         path = self.folder / "fio"
-        sync = [f"--fdatasync={2 * self.depth}", "--end_fsync=1"] if synced else []
+        sync = [f"--fdatasync={BATCH * self.depth}", "--end_fsync=1"] if synced else []
         result = self._fio("write", str(path), f"--size={self.size}", "--fallocate=native", *sync)
         path.unlink()
         return result

@@ -21,11 +21,13 @@ struct File {
 };
 
 struct Transfer {
+  static constexpr size_t kLead = 4096;
   Action action = Action::read;
   File file;
   uint64_t offset = 0;
+  uint8_t* lead = nullptr;  // a page that goes before `memory`, in the same stroke; then no buffer is registered
   uint8_t* memory = nullptr;
-  size_t bytes = 0;
+  size_t bytes = 0;  // of both
   int buffer = -1;  // place of the registered memory around it, or -1
   size_t done = 0;
   int error = 0;           // errno once it has ended
@@ -33,6 +35,16 @@ struct Transfer {
   uint64_t position = 0;     // what it is to the owner: its place in a payload
   bool body = false;         // of a payload; else a header
   bool ended_early = false;  // a read met the end of the file
+  iovec parts[2] = {};       // for the device: what `left` said, while the kernel needs it
+
+  // What is left to transfer, as one or two stretches of memory.
+  int left(iovec* parts) const {
+    size_t leading = lead ? kLead : 0;
+    if (done >= leading) return parts[0] = {memory + (done - leading), bytes - done}, 1;
+    parts[0] = {lead + done, leading - done};
+    parts[1] = {memory, bytes - leading};
+    return 2;
+  }
 
   // Takes the kernel's answer to what was left; true when nothing is to be tried again.
   bool settle(int64_t answer) {

@@ -1,4 +1,4 @@
-// A Device over a few threads that block in pread and pwrite: for kernels and containers without io_uring.
+// A Device over a few threads that block in preadv and pwritev: for kernels and containers without io_uring.
 #pragma once
 
 #include <unistd.h>
@@ -63,14 +63,15 @@ class Threads final : public Device {
     }
   }
 
-  static int64_t attempt(const Transfer& t) {
-    int64_t answer;
+  static int64_t attempt(Transfer& t) {
+    auto offset = static_cast<off_t>(t.offset + t.done);
+    ssize_t answer;
     if (t.action == Action::sync)
       answer = fdatasync(t.file.fd);
     else if (t.action == Action::read)
-      answer = pread(t.file.fd, t.memory + t.done, t.bytes - t.done, static_cast<off_t>(t.offset + t.done));
+      answer = preadv(t.file.fd, t.parts, t.left(t.parts), offset);
     else
-      answer = pwrite(t.file.fd, t.memory + t.done, t.bytes - t.done, static_cast<off_t>(t.offset + t.done));
+      answer = pwritev(t.file.fd, t.parts, t.left(t.parts), offset);
     return answer < 0 ? -errno : answer;
   }
 

@@ -57,14 +57,19 @@ class Difficult final : public Device {
       default: break;
     }
     if (std::uniform_real_distribution<>()(disk_.random) < disk_.error_share) return -EIO;
-    size_t left = t.bytes - t.done, at = t.offset + t.done;
+    size_t left = t.bytes - t.done, at = t.offset + t.done, count = 0;
     if (disk_.random() % 2 && left > 512) left = (1 + disk_.random() % (left / 512)) * 512;
     if (at >= disk_.bytes.size()) return 0;
     left = std::min(left, disk_.bytes.size() - at);
-    if (t.action == Action::read)
-      std::memcpy(t.memory + t.done, &disk_.bytes[at], left);
-    else
-      std::memcpy(&disk_.bytes[at], t.memory + t.done, left);
+    for (int part = 0, parts = t.left(t.parts); part < parts && count < left; ++part) {
+      auto* memory = static_cast<uint8_t*>(t.parts[part].iov_base);
+      size_t bytes = std::min(left - count, t.parts[part].iov_len);
+      if (t.action == Action::read)
+        std::memcpy(memory, &disk_.bytes[at + count], bytes);
+      else
+        std::memcpy(&disk_.bytes[at + count], memory, bytes);
+      count += bytes;
+    }
     return static_cast<int64_t>(left);
   }
 
