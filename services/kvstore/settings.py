@@ -7,14 +7,14 @@ from services.common import paths
 from services.common.settings import require, require_addresses, require_least, setting
 from services.kvstore.tickets import GRANULE
 
-ENGINES = ("files", "local", "mooncake")
+ENGINES = ("local", "files", "mooncake")
 
 
 @dataclass(frozen=True)
 class StoreSettings:
     address: str = setting("127.0.0.1:7030", "host:port of the gRPC service; port 0 picks a free one")
     metrics_address: str = setting("127.0.0.1:7031", "host:port of Prometheus metrics; empty: none")
-    engine: str = setting("files", f"where blocks lie: {', '.join(ENGINES)}; see docs/operations.md")
+    engine: str = setting("local", f"where blocks lie: {', '.join(ENGINES)}; see docs/operations.md")
     path: str = setting(
         "",
         "folder of the blocks; empty: HOSTLESS_STORE, else ~/.cache/hostless/store. Engine local: several, "

@@ -38,7 +38,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
-        options = StoreSettings(path=str(folder), capacity_bytes=39 * (68 << 10), write_buffer_bytes=16 << 20)
+        options = StoreSettings(
+            engine="files", path=str(folder), capacity_bytes=39 * (68 << 10), write_buffer_bytes=16 << 20
+        )
         async with (
             open_store(options, FileEngine(folder)) as service,
             rpc.serve("127.0.0.1:0", service.register, [NAME], grace_s=0) as server,

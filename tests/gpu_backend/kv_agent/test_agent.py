@@ -97,7 +97,7 @@ async def test_a_burst_larger_than_the_stores_buffer_is_stored_all_the_same(spaw
 
 
 async def test_a_block_that_can_not_be_stored_ends_its_chain_only(spawn: Any, rig: Any) -> None:
-    store = await spawn(capacity_bytes=5 * (BLOCK_BYTES + 4096), high_watermark=1, low_watermark=1)
+    store = await spawn(engine="files", capacity_bytes=5 * (BLOCK_BYTES + 4096), high_watermark=1, low_watermark=1)
     async with rig(store.address) as r:
         long, short = r.prompt(8), r.prompt(2, seed=1)
         r.store(1, 1, long)
