@@ -17,6 +17,7 @@ from services.gpu_backend.device.settings import DeviceSettings
 from services.gpu_backend.engine import EngineError, ModelGeometry, StepKind
 from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
 from services.gpu_backend.engines.cuda.host_driven import HostDrivenGraphEngine
+from services.gpu_backend.engines.cuda.settings import CudaSettings
 from services.gpu_backend.kits import EngineKit, Progress
 from services.gpu_backend.kv_agent import Pages
 from services.gpu_backend.models.config import ModelError
@@ -48,7 +49,9 @@ def load_graph_kit(settings: BackendSettings, progress: Progress) -> EngineKit:
     torch.cuda.set_device(settings.gpu)
     try:
         loaded = _load(settings, progress)
-        engine = CudaGraphEngine(loaded.model, loaded.identity)
+        # A multiprocessor is left alone only where a scheduler lives on it.
+        own = CudaSettings(spare_processors=1 if settings.scheduling == "device" else 0)
+        engine = CudaGraphEngine(loaded.model, loaded.identity, own)
     except EngineError as error:
         raise SettingError(f"engine cuda: {error}") from None
     kit = ResidentKit if settings.scheduling == "device" else HostDrivenKit
