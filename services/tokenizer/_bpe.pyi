@@ -32,6 +32,7 @@ class Encoder:
         *,
         vocabulary: dict[str, int],
         merges: list[Sequence[str]],
+        ranks: list[int] | None,
         raw: list[tuple[str, int, bool, bool, bool]],
         rewritten: list[tuple[str, int, bool, bool, bool]],
         compose: Callable[[str], str] | None,
@@ -39,10 +40,11 @@ class Encoder:
         ignore_merges: bool,
         prepend_space: bool,
     ) -> None:
-        """`merges`: each "left right" or a pair, earliest first. `raw`, `rewritten`: added tokens looked for before
-        and after NFC, each as (text, id, control token, swallows space before it, after it). `compose`: makes NFC,
-        for text that may not be in it; None: text is taken as it is. `pattern`: None for SentencePiece vocabularies,
-        whose text is not cut; others are byte level. Raises UnsupportedVocabulary."""
+        """`merges`: each "left right" or a pair; the lowest of `ranks` first, of equal ones the leftmost in the text.
+        None: in the order of the list. `raw`, `rewritten`: added tokens looked for before and after NFC, each as
+        (text, id, control token, swallows space before it, after it). `compose`: makes NFC, for text that may not be
+        in it; None: text is taken as it is. `pattern`: None for SentencePiece vocabularies, whose text is not cut;
+        others are byte level. Raises UnsupportedVocabulary."""
 
     def encode(self, text: str, trusting: bool) -> bytearray: ...
     def encode_into(self, text: str, buffer: npt.NDArray[np.uint32], trusting: bool) -> int:

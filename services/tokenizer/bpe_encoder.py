@@ -25,6 +25,7 @@ class BpeEncoder(Encoder):
             self._native = _bpe.Encoder(
                 vocabulary=recipe.vocabulary,
                 merges=list(recipe.merges),
+                ranks=None if recipe.ranks is None else list(recipe.ranks),
                 raw=_found_as(recipe.added, normalized=False),
                 rewritten=_found_as(recipe.added, normalized=True, compose=recipe.composed),
                 compose=compose,

@@ -27,10 +27,12 @@ class BpeRecipe:
 
     vocabulary: dict[str, int]
     merges: Sequence[str] | Sequence[Sequence[str]]
-    """Each "left right" or (left, right); the earlier in the list, the earlier merged."""
+    """Each "left right" or (left, right); the earlier in the list, the earlier merged, unless there are `ranks`."""
     added: tuple[AddedToken, ...]
     pattern: Pattern | None
     """How text is cut, for byte-level vocabularies; None: a SentencePiece vocabulary, which doesn't cut."""
+    ranks: Sequence[int] | None = None
+    """Of the merges, for lists in which some have the same."""
     ignore_merges: bool = False
     """A piece that is a token is that token, whatever merging would make of it."""
     composed: bool = False

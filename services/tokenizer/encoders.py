@@ -1,11 +1,13 @@
 """The encoder of a model: the native one, or the library's where a tokenizer asks for what that one lacks."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from services.tokenizer import gguf_recipe, hf_encoder, tokenizer_json
 from services.tokenizer.bpe_encoder import BpeEncoder
+from services.tokenizer.bpe_recipe import BpeRecipe
 from services.tokenizer.encoder import Encoder, UnsupportedTokenizer
 
 log = logging.getLogger(__name__)
@@ -16,21 +18,23 @@ def from_folder(folder: Path) -> Encoder:
 
     Raises UnsupportedTokenizer where neither encoder can do it.
     """
-    try:
-        return BpeEncoder(tokenizer_json.read_recipe(folder))
-    except UnsupportedTokenizer as error:
-        _log_fallback(error, str(folder))
-    return hf_encoder.from_folder(folder)
+    return _first(str(folder), lambda: tokenizer_json.read_recipe(folder), lambda: hf_encoder.from_folder(folder))
 
 
 def from_gguf(metadata: dict[str, Any]) -> Encoder:
     """From a GGUF file's `tokenizer.ggml.*` keys. Raises UnsupportedTokenizer where neither encoder can do it."""
+    name = str(metadata.get("general.name", "GGUF"))
+    return _first(name, lambda: gguf_recipe.read_recipe(metadata), lambda: hf_encoder.from_gguf(metadata))
+
+
+def _first(name: str, recipe: Callable[[], BpeRecipe], library: Callable[[], Encoder]) -> Encoder:
     try:
-        return BpeEncoder(gguf_recipe.read_recipe(metadata))
+        return BpeEncoder(recipe())
     except UnsupportedTokenizer as error:
-        _log_fallback(error, str(metadata.get("general.name", "GGUF")))
-    return hf_encoder.from_gguf(metadata)
-
-
-def _log_fallback(reason: UnsupportedTokenizer, name: str) -> None:
+        reason = error
+    try:
+        encoder = library()
+    except UnsupportedTokenizer as error:
+        raise UnsupportedTokenizer(f"{error}; nor by the native encoder: {reason}") from reason
     log.warning("tokenizing by the library, which is slower", extra={"tokenizer": name, "reason": str(reason)})
+    return encoder

@@ -45,8 +45,8 @@ Compose composer(nb::object compose) {
 
 class Encoder {
  public:
-  Encoder(nb::dict vocabulary, nb::list merges, nb::list raw, nb::list rewritten, nb::object compose,
-          std::optional<scan::Pattern> pattern, bool ignore_merges, bool prepend_space) {
+  Encoder(nb::dict vocabulary, nb::list merges, std::optional<nb::list> ranks, nb::list raw, nb::list rewritten,
+          nb::object compose, std::optional<scan::Pattern> pattern, bool ignore_merges, bool prepend_space) {
     bool marked = !pattern;
     std::vector<TokenText> tokens = tokens_of(vocabulary);
     std::vector<AddedToken> found = added_of(raw), found_later = added_of(rewritten);
@@ -56,7 +56,8 @@ class Encoder {
         if (token.special) special.push_back(token.id);
       }
     }
-    Tables tables = VocabularyReader(tokens, marked).tables(merges_of(merges), ignore_merges, special);
+    Tables tables =
+        VocabularyReader(tokens, marked).tables(merges_of(merges, std::move(ranks)), ignore_merges, special);
     Rewriting how{compose.is_none() ? Compose() : composer(compose), prepend_space, marked};
     bpe_.emplace(std::move(tables), AddedTokens(std::move(found)), AddedTokens(std::move(found_later)), std::move(how),
                  pattern ? scan::cutter(*pattern) : nullptr);
@@ -150,9 +151,10 @@ NB_MODULE(_bpe, module) {
       .value("O200K", scan::Pattern::o200k)
       .value("DEEPSEEK3", scan::Pattern::deepseek3);
   nb::class_<Encoder>(module, "Encoder")
-      .def(nb::init<nb::dict, nb::list, nb::list, nb::list, nb::object, std::optional<scan::Pattern>, bool, bool>(),
-           nb::kw_only(), "vocabulary"_a, "merges"_a, "raw"_a, "rewritten"_a, "compose"_a.none(), "pattern"_a.none(),
-           "ignore_merges"_a, "prepend_space"_a)
+      .def(nb::init<nb::dict, nb::list, std::optional<nb::list>, nb::list, nb::list, nb::object,
+                    std::optional<scan::Pattern>, bool, bool>(),
+           nb::kw_only(), "vocabulary"_a, "merges"_a, "ranks"_a.none(), "raw"_a, "rewritten"_a, "compose"_a.none(),
+           "pattern"_a.none(), "ignore_merges"_a, "prepend_space"_a)
       .def("encode", &Encoder::encode, "text"_a, "trusting"_a)
       .def("encode_into", &Encoder::encode_into, "text"_a, "buffer"_a, "trusting"_a)
       .def("encode_batch", &Encoder::encode_batch, "texts"_a, "trusting"_a, "threads"_a)

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -39,23 +41,25 @@ inline std::vector<TokenText> tokens_of(nb::dict vocabulary) {
   return tokens;
 }
 
-// Each "left right" with one space, or a pair. The earlier in the list, the earlier merged.
-inline std::vector<MergeText> merges_of(nb::list list) {
+// Each "left right" with one space, or a pair. Ranks by place in the list, where there are none.
+inline std::vector<MergeText> merges_of(nb::list list, std::optional<nb::list> ranks) {
+  if (ranks && ranks->size() != list.size()) throw Unsupported("not as many ranks as merges");
   std::vector<MergeText> merges;
   merges.reserve(list.size());
-  std::uint32_t rank = 0;
   for (nb::handle item : list) {
+    std::size_t place = merges.size();
+    auto rank = ranks ? nb::cast<std::uint32_t>((*ranks)[place]) : static_cast<std::uint32_t>(place);
     if (PyUnicode_Check(item.ptr())) {
       std::string_view line = utf8(item);
       std::size_t space = line.find(' ');
       if (space == line.npos || line.find(' ', space + 1) != line.npos) {
         throw Unsupported("the merge '" + std::string(line) + "' is not of two parts");
       }
-      merges.push_back({line.substr(0, space), line.substr(space + 1), rank++});
+      merges.push_back({line.substr(0, space), line.substr(space + 1), rank});
     } else {
       nb::sequence pair = nb::cast<nb::sequence>(item);
       if (nb::len(pair) != 2) throw Unsupported("a merge is not of two parts");
-      merges.push_back({utf8(nb::object(pair[0])), utf8(nb::object(pair[1])), rank++});
+      merges.push_back({utf8(nb::object(pair[0])), utf8(nb::object(pair[1])), rank});
     }
   }
   return merges;

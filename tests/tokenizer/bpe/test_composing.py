@@ -34,6 +34,7 @@ class Composer:
             pattern=Pattern.GPT2,
             ignore_merges=False,
             prepend_space=False,
+            ranks=None,
         )
         self._texts = self._encoder.texts()
 
