@@ -1,21 +1,15 @@
 """Which storage engines there are, and opening the one that the settings name."""
 
-from services.common.settings import SettingError
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 from services.kvstore.engines import StorageEngine
 from services.kvstore.settings import StoreSettings
 
 
 def open_engine(settings: StoreSettings) -> StorageEngine:
     """Engines load what they need only when they are chosen. Raises SettingError: it can't be used here."""
-    match settings.engine:
-        case "files":
-            return _files(settings)
-        case "mooncake":
-            return _mooncake(settings)
-        case "local":
-            return _local(settings)
-        case _:
-            raise SettingError(f"engine: {settings.engine!r} is not there yet")
+    return _OPENERS[settings.engine](settings)
 
 
 def _files(settings: StoreSettings) -> StorageEngine:
@@ -57,3 +51,8 @@ def _mooncake(settings: StoreSettings) -> StorageEngine:
             )
         )
     )
+
+
+_OPENERS: Mapping[str, Callable[[StoreSettings], StorageEngine]] = MappingProxyType(
+    {"local": _local, "files": _files, "mooncake": _mooncake}
+)
