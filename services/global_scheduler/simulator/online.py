@@ -21,8 +21,8 @@ class Slo:
 class Window:
     """Agents arrive for `warm_s + measured_s`; turns that arrive in the second part count."""
 
-    warm_s: float = 2_000.0
-    measured_s: float = 1_500.0
+    warm_s: float = 1_500.0
+    measured_s: float = 1_000.0
 
     @property
     def end_s(self) -> float:

@@ -1,0 +1,83 @@
+"""The paper's offline experiments: JCT by model, append length, ratio of nodes; ablation; balance; scale."""
+
+from collections.abc import Iterator
+from statistics import mean
+
+from paper_clusters import cluster, offline
+from paper_figure import Figure
+
+GRID = {"ds-660b": (1024, 2048), "ds-27b": (512, 1024), "qwen2.5-32b": (256, 512)}
+LENGTHS = ("32k", "64k")
+APPENDS = (0.5, 1.0, 2.0, 4.0)
+RATIOS = ((1, 1), (2, 1), (1, 2))
+
+
+def jct() -> Iterator[Figure]:
+    """Completion time of N agents that start at once, against one read path and the oracle."""
+    published = {"ds-660b": 1.87, "ds-27b": 1.78, "qwen2.5-32b": None}
+    for model, batches in GRID.items():
+        faster, behind = {}, {}
+        for length in LENGTHS:
+            for agents in batches:
+                jcts = {s: offline(cluster(model), s, length, agents).jct_s for s in ("basic", "dualpath", "oracle")}
+                name = f"{length}, {agents} agents"
+                faster[name] = jcts["basic"] / jcts["dualpath"]
+                behind[name] = jcts["dualpath"] / jcts["oracle"]
+                yield Figure(f"{model} JCT, {name}: DualPath over Basic", None, faster[name], "x")
+        best = max(faster, key=lambda name: faster[name])
+        yield Figure(f"{model}: JCT, best of the grid", published[model], faster[best], "x", f"at {best}")
+        if model == "ds-27b":
+            yield Figure("ds-27b: oracle ahead of DualPath, least", 1.09, min(behind.values()), "x")
+            yield Figure("ds-27b: oracle ahead of DualPath, most", 1.85, max(behind.values()), "x")
+        if model == "ds-660b":
+            yield Figure("ds-660b: oracle ahead of DualPath, most", None, max(behind.values()), "x", "paper: close")
+
+
+def append() -> Iterator[Figure]:
+    """DS 660B, 64K, 1,024 agents; appends scaled, contexts kept."""
+    gains = {}
+    for factor in APPENDS:
+        basic, dual = (offline(cluster("ds-660b"), s, "64k", 1024, factor).jct_s for s in ("basic", "dualpath"))
+        gains[factor] = basic / dual
+        yield Figure(f"appends x{factor:g}: DualPath over Basic", None, gains[factor], "x")
+    yield Figure("append sweep, least gain", 1.82, min(gains.values()), "x")
+    yield Figure("append sweep, most gain", 1.99, max(gains.values()), "x")
+
+
+def ratio() -> Iterator[Figure]:
+    """DS 27B on 1P1D, 2P1D and 1P2D."""
+    jct = {}
+    for prefill, decode in RATIOS:
+        for system in ("basic", "dualpath"):
+            where = cluster("ds-27b", prefill, decode)
+            jct[system, where.name] = offline(where, system, "64k", 1024).jct_s
+    gains = {f"{p}P{d}D": jct["basic", f"{p}P{d}D"] / jct["dualpath", f"{p}P{d}D"] for p, d in RATIOS}
+    for name, gain in gains.items():
+        yield Figure(f"ds-27b {name}: DualPath over Basic", None, gain, "x")
+    yield Figure("P/D sweep, mean gain", 1.64, mean(gains.values()), "x")
+    yield Figure("P/D sweep, most gain", 2.46, max(gains.values()), "x")
+    yield Figure("Basic 1P1D over Basic 1P2D", 1.0, jct["basic", "1P1D"] / jct["basic", "1P2D"], "x")
+    yield Figure("DualPath 1P1D over Basic 2P1D", 1.0, jct["dualpath", "1P1D"] / jct["basic", "2P1D"], "x")
+
+
+def ablation() -> Iterator[Figure]:
+    """DS 660B, 2P4D, 64K, 2,048 agents: what each part takes off Basic's JCT; and how even the load is."""
+    runs = {s: offline(cluster("ds-660b"), s, "64k", 2048) for s in ("basic", "layerwise", "dualpath-rr", "dualpath")}
+    published = {"layerwise": 17.21, "dualpath-rr": 38.19, "dualpath": 45.62}
+    for system, paper in published.items():
+        less = 100 * (1 - runs[system].jct_s / runs["basic"].jct_s)
+        yield Figure(f"JCT less than Basic's: {system}", paper, less, "%")
+    yield Figure("storage NIC max/avg, round robin", 1.53, runs["dualpath-rr"].nic_balance, "")
+    yield Figure("storage NIC max/avg, scheduled", 1.18, runs["dualpath"].nic_balance, "")
+    yield Figure("attention time max/avg, first 5 %", 1.06, runs["dualpath"].attention_balance, "")
+    yield Figure("TPOT offline", None, runs["dualpath"].mean("tpot") * 1000, " ms")
+
+
+def scale() -> Iterator[Figure]:
+    """DS 660B: 2P4D with 2,048 agents against 48P96D with 24 times as many."""
+    small = offline(cluster("ds-660b"), "dualpath", "64k", 2000)
+    large = offline(cluster("ds-660b", 48, 96), "dualpath", "64k", 48_000)
+    yield Figure("JCT 2P4D, 2,000 agents", 3167, small.jct_s, " s")
+    yield Figure("JCT 48P96D, 48,000 agents", 3201, large.jct_s, " s")
+    yield Figure("JCT 48P96D over 2P4D", 3201 / 3167, large.jct_s / small.jct_s, "x")
+    yield Figure("storage NIC max/avg, 48P96D", None, large.nic_balance, "")
