@@ -69,7 +69,7 @@ def mixed() -> str:
     for i in range(30_000):
         lines = chance.choice(sources)
         at = chance.randrange(len(lines))
-        made.append("".join(lines[at : at + 2])[:400])
+        made.append("".join(lines[at : at + 2])[:160])
         if i % 5 == 0:
             numbers = [chance.randrange(10**6) for _ in range(4)]
             made.append(

@@ -50,25 +50,28 @@ class CaseFile {
   // Its texts are in NFC, so composing is nothing here. `plain`: with the scanner that every machine has.
   hostless::bpe::Bpe encoder(bool plain) const {
     using namespace hostless;
-    const bool cuts = pattern_ != kNoPattern;
-    const auto pattern = static_cast<scan::Pattern>(pattern_);
+    const scan::Cut cut = cutter(plain);
     std::vector<std::uint32_t> special;
     for (const auto* added : {&raw_, &rewritten_}) {
       for (const auto& token : *added) {
         if (token.special) special.push_back(token.id);
       }
     }
-    bpe::Rewriting how{.compose = {}, .prepend_space = prepend_space_ != 0, .unify_space = !cuts};
+    bpe::Rewriting how{.compose = {}, .prepend_space = prepend_space_ != 0, .unify_space = !cut};
     if (composed_) {
       how.compose = [](const std::uint8_t* text, std::size_t size) {
         return std::string(reinterpret_cast<const char*>(text), size);
       };
     }
-    return {bpe::VocabularyReader(tokens_, !cuts).tables(merges_, ignore_merges_ != 0, special), bpe::AddedTokens(raw_),
-            bpe::AddedTokens(rewritten_), std::move(how),
-            !cuts   ? nullptr
-            : plain ? scan::scalar_cutter(pattern)
-                    : scan::cutter(pattern)};
+    return {bpe::VocabularyReader(tokens_, !cut).tables(merges_, ignore_merges_ != 0, special), bpe::AddedTokens(raw_),
+            bpe::AddedTokens(rewritten_), std::move(how), cut};
+  }
+
+  // Null for a SentencePiece vocabulary.
+  hostless::scan::Cut cutter(bool plain) const {
+    if (pattern_ == kNoPattern) return nullptr;
+    const auto pattern = static_cast<hostless::scan::Pattern>(pattern_);
+    return plain ? hostless::scan::scalar_cutter(pattern) : hostless::scan::cutter(pattern);
   }
 
   const std::vector<Sample>& samples() const { return samples_; }

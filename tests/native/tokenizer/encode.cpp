@@ -1,7 +1,8 @@
-// Encodes the texts of a case file and compares: encode CASE best|plain|both [ROUNDS]
+// Encodes the texts of a case file and compares: encode CASE best|plain|both [ROUNDS [cut]]
 //
 // Prints texts, tokens, and the allocations of the last round. Exit code 1: ids differ, or the last round allocated.
-// With more rounds the texts are encoded again, so that a count of instructions can leave out what reading takes.
+// With ROUNDS nothing is compared and the texts are encoded so often, or only cut, so that a count of instructions can
+// leave out what reading takes.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -35,6 +36,19 @@ std::size_t encode(const Bpe& encoder, const CaseFile& cases, Arena& arena) {
   return tokens;
 }
 
+std::size_t cut(hostless::scan::Cut cutter, const CaseFile& cases) {
+  std::uint32_t ends[256];
+  std::size_t pieces = 0;
+  for (const Sample& sample : cases.samples()) {
+    std::size_t begin = 0;
+    while (const std::size_t count = cutter(bytes_of(sample.text), sample.text.size(), begin, ends, std::size(ends))) {
+      pieces += count;
+      begin = ends[count - 1];
+    }
+  }
+  return pieces;
+}
+
 bool run(const CaseFile& cases, bool plain, int rounds) {
   const Bpe encoder = cases.encoder(plain);
   Arena arena;
@@ -59,6 +73,12 @@ int main(int count, char** arguments) {
   const CaseFile cases(arguments[1]);
   const std::string_view which = arguments[2];
   const int rounds = count > 3 ? std::atoi(arguments[3]) : 0;
+  if (count > 4) {
+    std::size_t pieces = 0;
+    for (int round = 0; round < rounds; ++round) pieces = cut(cases.cutter(which == "plain"), cases);
+    std::printf("%s: %zu pieces\n", arguments[2], pieces);
+    return 0;
+  }
   bool right = true;
   if (which != "plain") right = run(cases, false, rounds);
   if (which != "best") right = run(cases, true, rounds) && right;
