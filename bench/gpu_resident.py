@@ -13,6 +13,8 @@ import contextlib
 import json
 import os
 import platform
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -126,6 +128,7 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=LONG, help="tokens of the long decode of 16, alone; 0: none")
     parser.add_argument("--grades", nargs="+", choices=list(GRADES), default=list(GRADES))
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # what was started is stopped
     begin = time.perf_counter()
     found: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "date": time.strftime("%Y-%m-%d")},

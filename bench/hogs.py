@@ -68,15 +68,18 @@ def hog(kind: str, number: int, seconds: float) -> None:
 
 
 def herd(kind: str, count: int, seconds: float) -> None:
-    children = []
+    parent, children = os.getppid(), []
     for number in range(count):
         child = os.fork()
         if child == 0:
             hog(kind, number, seconds)
             os._exit(0)
         children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    while children:
+        children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
+        if os.getppid() != parent:
+            os.killpg(0, signal.SIGKILL)
+        time.sleep(0.2)
 
 
 class Hogs:
