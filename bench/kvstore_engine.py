@@ -241,7 +241,7 @@ def starts(folder: Path, size: int) -> dict[str, Any]:
         for at in range(0, len(blocks), 64):
             assert engine.put([Write(block, part, crc) for block in blocks[at : at + 64]]) == [None] * 64
     engine.close()
-    times = {"blocks": len(blocks)}
+    times: dict[str, float] = {"blocks": len(blocks)}
     for what in ("by_footers_s", "by_pages_s"):
         if what == "by_pages_s":
             for path in root.rglob("*.seg"):
@@ -250,6 +250,7 @@ def starts(folder: Path, size: int) -> dict[str, Any]:
         with Clock() as clock:
             assert len(engine.scan().blocks) == len(blocks)
         times[what] = round(clock.wall, 3)
+        times["index_bytes_a_block"] = round(engine.index_bytes / len(blocks), 1)
         engine.close()
     shutil.rmtree(root)
     print(

@@ -24,6 +24,23 @@ def allocate(fd: int, offset: int, bytes: int) -> None:
 def punch(fd: int, offset: int, bytes: int) -> None:
     """Gives room back; it then reads as zeros. Raises OSError."""
 
+class PlaceTable:
+    """Places, numbers of 64 bits above 0, by keys of 16 bytes. Not for several threads."""
+
+    def __len__(self) -> int: ...
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes."""
+
+    def get(self, key: bytes) -> int:
+        """0: not there."""
+
+    def set(self, key: bytes, place: int) -> int:
+        """Returns the place before it, or 0."""
+
+    def pop(self, key: bytes) -> int:
+        """Removes it and returns it, or 0."""
+
 class Channels:
     """`count` calls at once, each with at most `depth` transfers under way; more calls wait for their turn.
 

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "memory.hpp"
+#include "place_table.hpp"
 #include "reading.hpp"
 #include "threads.hpp"
 #include "uring.hpp"
@@ -38,6 +39,12 @@ size_t block_length(size_t length) {
   if (length != 0 && length <= kLargestBlock) return length;
   std::string text = "a block has 1 to " + std::to_string(kLargestBlock) + " bytes, not " + std::to_string(length);
   throw nb::value_error(text.c_str());
+}
+
+PlaceTable::Key key_of(nb::bytes bytes) {
+  PlaceTable::Key key;
+  std::memcpy(key.data(), exactly(bytes, key.size(), "a key"), key.size());
+  return key;
 }
 
 // Channels, each for one call at a time; a call waits for a free one. Files and memory are registered with all of them.
@@ -286,6 +293,20 @@ NB_MODULE(_segments, m) {
         change_room(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
       },
       "fd"_a, "offset"_a, "bytes"_a);
+  nb::class_<PlaceTable>(m, "PlaceTable")
+      .def(nb::init<>())
+      .def("__len__", &PlaceTable::size)
+      .def_prop_ro("memory", &PlaceTable::memory)
+      .def(
+          "get", [](const PlaceTable& table, nb::bytes key) { return table.get(key_of(key)); }, "key"_a)
+      .def(
+          "set",
+          [](PlaceTable& table, nb::bytes key, uint64_t place) {
+            if (place == 0) throw nb::value_error("0 is no place");
+            return table.set(key_of(key), place);
+          },
+          "key"_a, "place"_a)
+      .def("pop", [](PlaceTable& table, nb::bytes key) { return table.pop(key_of(key)); }, "key"_a);
   nb::class_<Channels>(m, "Channels")
       .def(nb::init<unsigned, unsigned, const std::string&>(), "count"_a, "depth"_a, "kind"_a = "auto")
       .def_prop_ro("kind", &Channels::kind)

@@ -62,6 +62,11 @@ class LocalEngine:
     def largest_block(self) -> int:
         return _segments.LARGEST_BLOCK
 
+    @property
+    def index_bytes(self) -> int:
+        """Memory for where the blocks are: 32 to 64 bytes a block."""
+        return self._places.memory
+
     def footprint(self, length: int) -> int:
         return on_disk.footprint(length)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from services.common.settings import require
 from services.kvstore import _segments
+from services.kvstore.engines.local.places import LARGEST_SEGMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,5 +25,6 @@ class LocalOptions:
         require(1 <= self.queue_depth <= 1024, f"queue-depth: {self.queue_depth} is not between 1 and 1024")
         require(self.write_limit_bytes_s >= 0, f"write-limit-bytes-s: {self.write_limit_bytes_s} is negative")
         least = _segments.LARGEST_BLOCK + 2 * _segments.PAGE
-        require(least <= self.segment_bytes <= 1 << 40, f"segment-bytes: {self.segment_bytes} is not {least} to 1 TiB")
+        most = LARGEST_SEGMENT
+        require(least <= self.segment_bytes <= most, f"segment-bytes: {self.segment_bytes} is not {least} to {most}")
         require(self.channels > self.lanes >= 1, "channels: must be more than lanes, of which there is at least 1")

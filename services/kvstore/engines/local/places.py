@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from services.kvstore import _segments
 from services.kvstore.engines.local.record import PAGE, Record
 from services.kvstore.engines.local.segment import Segment
 
@@ -28,11 +29,16 @@ class Places:
         self._lock = threading.Lock()
         self._segments: dict[int, Segment] = {}
         self._next = 0
-        self._places: dict[bytes, int] = {}
-        """Segment's id, first page and count of pages in one number: 64 bits a block."""
+        self._places = _segments.PlaceTable()
+        """Segment's id, first page and count of pages in one number."""
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the table of places takes: 32 to 64 a block."""
+        return self._places.memory
 
     def open_segment(self, segment: Segment) -> None:
         with self._lock:
@@ -44,11 +50,10 @@ class Places:
         with self._lock:
             replaced = []
             for record in records:
-                key = record.stored.key
-                if key in self._places:
-                    replaced.append(self._forget(key))
                 pages = (record.end - record.offset) // PAGE
-                self._places[key] = ((segment.id << _AT_BITS | record.offset // PAGE) << _PAGES_BITS) | pages
+                packed = ((segment.id << _AT_BITS | record.offset // PAGE) << _PAGES_BITS) | pages
+                if before := self._places.set(record.stored.key, packed):
+                    replaced.append(self._leave(before))
                 segment.live += 1
                 if not segment.closed:
                     segment.appended[record.offset] = record
@@ -57,7 +62,8 @@ class Places:
     def forget(self, key: bytes) -> Place | None:
         """Makes a block invisible and keeps its segment until `done`."""
         with self._lock:
-            return self._forget(key) if key in self._places else None
+            packed = self._places.pop(key)
+            return self._leave(packed) if packed else None
 
     def done(self, segments: Sequence[Segment]) -> None:
         """Ends what `forget`, `add` or `using` said that it uses, once each."""
@@ -74,7 +80,8 @@ class Places:
     def using(self, keys: Sequence[bytes]) -> Iterator[list[Place | None]]:
         """Where blocks lie; their segments stay while the context lasts."""
         with self._lock:
-            places = [self._place(self._places[key]) if key in self._places else None for key in keys]
+            packed = [self._places.get(key) for key in keys]
+            places = [self._place(one) if one else None for one in packed]
             used = [place.segment for place in places if place is not None]
             for segment in used:
                 segment.users += 1
@@ -100,8 +107,8 @@ class Places:
         offset = (packed >> _PAGES_BITS & (1 << _AT_BITS) - 1) * PAGE
         return Place(segment, offset, offset + (packed & (1 << _PAGES_BITS) - 1) * PAGE)
 
-    def _forget(self, key: bytes) -> Place:
-        place = self._place(self._places.pop(key))
+    def _leave(self, packed: int) -> Place:
+        place = self._place(packed)
         place.segment.live -= 1
         place.segment.appended.pop(place.offset, None)
         place.segment.users += 1

@@ -111,3 +111,30 @@ def test_footers_survive(entries: list[tuple[int, int, bytes, bytes]]) -> None:
     page = on_disk.trailer(5, 4096, data)
     assert on_disk.parse_trailer(page, 5) == (4096, len(data), reference.crc32c(data))
     assert on_disk.parse_trailer(page, 6) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from(["set", "pop", "get"]), st.integers(0, 300)), max_size=400), st.booleans())
+def test_a_table_of_places_is_a_dictionary(steps: list[tuple[str, int]], alike: bool) -> None:
+    table, model = _segments.PlaceTable(), dict[bytes, int]()
+    for at, (verb, number) in enumerate(steps):
+        key = (b"same hash" + number.to_bytes(7)) if alike else number.to_bytes(8) * 2
+        if verb == "set":
+            assert table.set(key, at + 1) == model.get(key, 0)
+            model[key] = at + 1
+        else:
+            assert (table.pop if verb == "pop" else table.get)(key) == model.get(key, 0)
+            model.pop(key, None) if verb == "pop" else None
+        assert len(table) == len(model)
+    for number in range(301):
+        for key in (b"same hash" + number.to_bytes(7), number.to_bytes(8) * 2):
+            assert table.get(key) == model.get(key, 0)
+
+
+def test_a_table_of_places_is_small() -> None:
+    table = _segments.PlaceTable()
+    for number in range(200_000):
+        table.set(random.Random(number).randbytes(16), number + 1)
+    assert 32 <= table.memory / len(table) <= 64
+    for wrong in (b"", b"k" * 15):
+        with pytest.raises(ValueError, match="16 bytes"):
+            table.get(wrong)
