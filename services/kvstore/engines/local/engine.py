@@ -31,6 +31,9 @@ from services.kvstore.engines.local.segment import Segment
 
 log = logging.getLogger(__name__)
 
+LANE_WAIT_S = 300
+"""How long a put waits for its turn: a disk that hangs must not gather threads without end."""
+
 
 class LocalEngine:
     """One folder a disk; blocks go to them in turn. Raises SettingError when one can't be used."""
@@ -93,7 +96,12 @@ class LocalEngine:
         fit = [at for at, outcome in enumerate(outcomes) if outcome is None]
         if not fit:
             return outcomes
-        lane = self._lanes.get()
+        try:
+            lane = self._lanes.get(timeout=LANE_WAIT_S)
+        except queue.Empty:
+            return [
+                outcome or OSError(errno.ETIMEDOUT, "the disks have not taken earlier blocks") for outcome in outcomes
+            ]
         try:
             done = lane.append([writes[at] for at in fit])
         finally:
@@ -111,8 +119,8 @@ class LocalEngine:
                 if place is not None and outcomes[at] is None
             ]
             results = self.channels.read([_request(read, place) for _, read, place in asked])
-            for (at, _, place), result in zip(asked, results, strict=True):
-                outcomes[at] = _loss(result, place)
+            for (at, read, place), result in zip(asked, results, strict=True):
+                outcomes[at] = self._loss(result, read, place)
         return outcomes
 
     def remove(self, keys: Sequence[bytes]) -> list[OSError | None]:
@@ -207,7 +215,11 @@ class LocalEngine:
         except OSError as error:
             log.error("a segment can't be read", extra={"path": str(path), "reason": str(error)})
             return [], 1
-        broken = {record.offset for record in found.doubtful if not self._whole(segment, record)}
+        broken = {
+            record.offset
+            for record in found.doubtful
+            if not self._whole(Place(segment, record.offset, record.end), record.stored.key, record.stored.length)
+        }
         alive = [record for record in found.records if record.offset not in broken]
         self._tidy(segment, found, alive)
         self._places.open_segment(segment)
@@ -227,11 +239,24 @@ class LocalEngine:
             segment.end = alive[-1].end
             files.seal(segment, alive)
 
-    def _whole(self, segment: Segment, record: Record) -> bool:
-        key, length = record.stored.key, record.stored.length
+    def _whole(self, place: Place, key: bytes, length: int) -> bool:
+        """Reads a block into memory of our own and verifies it."""
         with mmap.mmap(-1, length) as scratch, memoryview(scratch) as into:
-            request = _request(Read(key, length, 0, into), Place(segment, record.offset, record.end))
-            return self.channels.read([request]) == [_segments.DONE]
+            return self.channels.read([_request(Read(key, length, 0, into), place)]) == [_segments.DONE]
+
+    def _loss(self, result: int, read: Read, place: Place) -> Exception | None:
+        """What to say of a read. EIO is for good; of other errors a later read may know nothing."""
+        if result == _segments.DONE:
+            return None
+        if result == _segments.NOT_THERE:
+            return BadBlock("another block lies there, or none")
+        if result == errno.EIO:
+            return BadBlock("the disk can't read it")
+        if result != _segments.WRONG_BYTES:
+            return OSError(result, os.strerror(result), str(place.segment.path))
+        if self._whole(place, read.key, read.length):  # a reader that scribbles must not cost others the block
+            return OSError(errno.EBUSY, "the memory to read into was changed meanwhile")
+        return BadBlock("payload checksum differs")
 
 
 def _request(read: Read, place: Place) -> tuple[int, int, int, bytes, int, memoryview]:
@@ -256,16 +281,3 @@ def _no_slice(read: Read, place: Place | None) -> BadBlock | None:
     if not 0 < read.into.nbytes <= read.length - read.offset or read.offset < 0:
         return BadBlock(f"bytes {read.offset} to {read.offset + read.into.nbytes} of a block of {read.length}")
     return None
-
-
-def _loss(result: int, place: Place) -> Exception | None:
-    """EIO is for good; of other errors a later read may know nothing."""
-    if result == _segments.DONE:
-        return None
-    if result == _segments.NOT_THERE:
-        return BadBlock("another block lies there, or none")
-    if result == _segments.WRONG_BYTES:
-        return BadBlock("payload checksum differs")
-    if result == errno.EIO:
-        return BadBlock("the disk can't read it")
-    return OSError(result, os.strerror(result), str(place.segment.path))

@@ -183,9 +183,9 @@ def test_only_what_was_under_way_is_read_again(
     read: list[int] = []
     really: Callable[..., bool] = LocalEngine._whole
 
-    def counted(self: LocalEngine, segment: Any, record: Any) -> bool:
-        read.append(record.offset)
-        return really(self, segment, record)
+    def counted(self: LocalEngine, place: Any, key: bytes, length: int) -> bool:
+        read.append(place.offset)
+        return really(self, place, key, length)
 
     monkeypatch.setattr(LocalEngine, "_whole", counted)
     engine = LocalEngine([root], SMALL)

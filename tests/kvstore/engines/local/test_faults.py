@@ -86,6 +86,29 @@ def test_a_read_that_failed_says_whether_the_block_is_lost(faulty: Any, tools: A
     assert load(engine, blocks[0]) == tools.payload(blocks[0])
 
 
+def test_a_reader_that_scribbles_does_not_cost_the_block(faulty: Any, tools: Any) -> None:
+    engine, channels = faulty
+    (block,) = tools.chain(1)
+    assert engine.put([write(block, tools.payload(block))]) == [None]
+    once = iter([_segments.WRONG_BYTES])
+    channels.reading = lambda at, _: next(once, 0)
+    with pytest.raises(OSError, match="changed meanwhile"):
+        load(engine, block)
+    assert load(engine, block) == tools.payload(block)
+
+
+def test_a_disk_that_hangs_does_not_gather_puts(make: Any, tools: Any, monkeypatch: Any) -> None:
+    engine = make()
+    (block,) = tools.chain(1)
+    lanes = [engine._lanes.get() for _ in range(2)]
+    monkeypatch.setattr("services.kvstore.engines.local.engine.LANE_WAIT_S", 0.01)
+    (outcome,) = engine.put([write(block, tools.payload(block))])
+    assert isinstance(outcome, OSError)
+    assert outcome.errno == errno.ETIMEDOUT
+    for lane in lanes:
+        engine._lanes.put(lane)
+
+
 def test_a_disk_without_room_leaves_the_work_to_the_others(make: Any, root: Path, tools: Any, monkeypatch: Any) -> None:
     engine = make(folders=3)
     blocks = tools.chain(9)
