@@ -157,10 +157,10 @@ class SlowReaders(RuleBasedStateMachine):
     @rule(chain=st.integers(0, CHAINS - 1), count=st.integers(1, DEPTH), short=st.booleans())
     def lease(self, chain: int, count: int, short: bool) -> None:
         blocks, ttl_s = self.chains[chain][:count], SHORT_S if short else 30.0
+        ends = time.monotonic() + ttl_s  # a little before it does
         found = self.do(self.store._reader.lookup(b"".join(block.key for block in blocks), ttl_s))
         assert all(block.key in self.stored for block in blocks[: found.hit]), "a block was found that was never stored"
         if found.hit:
-            ends = time.monotonic() + ttl_s
             versions = [self.stored[block.key] for block in blocks[: found.hit]]
             self.leases.append(Leased(found.lease_id, ends, blocks[: found.hit], versions))
 
