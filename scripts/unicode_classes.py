@@ -80,7 +80,7 @@ alignas(64) inline constexpr std::uint8_t class_block[{len(index)}] = {{
 {lines(index)}
 }};
 
-alignas(64) inline constexpr std::uint8_t class_of[{len(blocks)}][{BLOCK}] = {{
+alignas(64) inline constexpr std::uint8_t class_of[{len(blocks) * BLOCK}] = {{
 {lines(b"".join(blocks))}
 }};
 // clang-format on

@@ -7,9 +7,9 @@
 #include <cstring>
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,bmi,lzcnt,popcnt"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,bmi,popcnt"))), apply_to = function)
 #else
-#pragma GCC target("avx2,bmi,lzcnt,popcnt")
+#pragma GCC target("avx2,bmi,popcnt")
 #endif
 
 #include "cut.hpp"

@@ -7,9 +7,9 @@
 #include <cstring>
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,bmi,lzcnt,popcnt"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,bmi,popcnt"))), apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512bw,bmi,lzcnt,popcnt")
+#pragma GCC target("avx512f,avx512bw,bmi,popcnt")
 #endif
 
 #include "cut.hpp"

@@ -9,7 +9,7 @@ namespace hostless::scan {
 std::span<const InstructionSet> instruction_sets() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  static const bool bits = __builtin_cpu_supports("bmi") && __builtin_cpu_supports("lzcnt");
+  static const bool bits = __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt");
   static const InstructionSet sets[] = {
       {"avx512", bits && __builtin_cpu_supports("avx512bw"), avx512_cutter},
       {"avx2", bits && __builtin_cpu_supports("avx2"), avx2_cutter},

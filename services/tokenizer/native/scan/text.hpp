@@ -41,7 +41,7 @@ struct Text {
   Char operator[](std::size_t at) const {
     if (at >= size) return {0, end, 0};
     const std::uint8_t* p = bytes + at;
-    if (p[0] < 0x80) return {p[0], class_of[0][p[0]], 1};
+    if (p[0] < 0x80) return {p[0], class_of[p[0]], 1};
     if (p[0] < 0xE0) return classed((p[0] & 0x1Fu) << 6 | (p[1] & 0x3Fu), 2);
     if (p[0] < 0xF0) return classed((p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu), 3);
     return classed((p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu), 4);
@@ -49,7 +49,7 @@ struct Text {
 
  private:
   static Char classed(std::uint32_t code, std::size_t size) {
-    return {code, class_of[class_block[code / 128]][code % 128], size};
+    return {code, class_of[class_block[code / 128] * 128u + code % 128], size};
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cstring>
+#include <initializer_list>
 
 #include "text.hpp"
 
