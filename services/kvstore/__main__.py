@@ -25,6 +25,7 @@ async def serve(settings: StoreSettings, life: lifecycle.Lifecycle) -> None:
         server = await stack.enter_async_context(rpc.serve(settings.address, service.register, [NAME]))
         log.info("serving", extra={"port": server.port, "engine": settings.engine})
         await life.until_stopping()
+        service.drain()
         await server.set_serving(False)
     log.info("stopped")
 

@@ -92,7 +92,7 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
         return self.stats()
 
     async def Drain(self, request: pb.StoreDrainRequest, context: Context) -> pb.StoreDrainReply:
-        self._reader.draining = self._writer.draining = not request.resume
+        self.drain(not request.resume)
         give_up = time.monotonic() + request.timeout_ms / 1000
         while not request.resume and (self._leases or len(self._writer.tickets)) and time.monotonic() < give_up:
             await asyncio.sleep(DRAIN_LOOK_S)
@@ -155,6 +155,10 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
             engine=self._engine,
             draining=self._reader.draining,
         )
+
+    def drain(self, draining: bool = True) -> None:
+        """Gives no more leases and places; or does so again."""
+        self._reader.draining = self._writer.draining = draining
 
     def free_abandoned(self) -> None:
         """What leases and tickets hold whose time is over."""

@@ -96,6 +96,15 @@ def test_verify_says_what_is_broken(store: Served) -> None:
     assert hostless(store, "kv", "verify").startswith("19 blocks")
 
 
+def test_drain_and_resume(store: Served) -> None:
+    assert "0 leases" in hostless(store, "kv", "drain")
+    assert "draining" in hostless(store, "kv", "stat")
+    with pytest.raises(CliError, match="draining"):
+        hostless(store, *BENCH)
+    assert "again" in hostless(store, "kv", "drain", "--resume")
+    hostless(store, *BENCH)
+
+
 def test_gc_says_when_it_cannot(store: Served) -> None:
     hostless(store, "kv", "gc", "1TiB", code=1)
 

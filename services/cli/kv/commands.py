@@ -133,3 +133,31 @@ def gc(
     blocks, room, wanted = ask(store, collect)
     typer.echo(f"{blocks} blocks evicted; {size(room)} are free")
     raise typer.Exit(0 if room >= wanted else 1)
+
+
+@kv.command()
+def drain(
+    store: Address = "",
+    wait: Annotated[float, typer.Option(help="Seconds that readers and writers have to end.", min=0)] = 30.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Take leases and blocks again.")] = False,
+) -> None:
+    """Have a store take no more leases and blocks, before it is taken away. Lookups miss; what is leased is served.
+
+    [bold]Examples[/bold]
+
+    hostless kv drain --store host:7030 && systemctl stop hostless-kvstore
+
+    hostless kv drain --resume
+
+    Exit code 1: leases or writers' places are left after the time.
+    """
+
+    async def ask_to(client: StoreClient) -> tuple[int, int]:
+        return await client.drain(0 if resume else wait, resume)
+
+    leases, places = ask(store, ask_to)
+    if resume:
+        typer.echo("takes leases and blocks again")
+        return
+    typer.echo(f"draining; {leases} leases and {places} blocks on their way in are left")
+    raise typer.Exit(1 if leases or places else 0)
