@@ -1,6 +1,7 @@
 """Client of the KV store: look chains up, read blocks into one's own memory, write blocks into the store's."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ T = TypeVar("T")
 
 LANE_S = 2.0
 """To connect to the lane, at most; meanwhile lookups are calls."""
+
+LANE_RETRY_S = 30.0
+"""A lane that can't be connected to is left alone for so long."""
 
 FREE_S = 1.0
 """Deadline of a release or abort. When it is missed, the store frees by itself after the lease or ticket time."""
@@ -78,6 +82,7 @@ class StoreClient:
         self._freeing: set[asyncio.Task[None]] = set()
         self._lane: Lane | None = None
         self._joining: asyncio.Task[None] | None = None
+        self._no_lane_until = 0.0
 
     async def lookup(self, keys: Sequence[bytes], ttl_s: float = 0.0, timeout_s: float = 1.0) -> Hit:
         """Longest stored run from the first key. With ttl_s, leased so long at most; the caller releases it."""
@@ -240,16 +245,18 @@ class StoreClient:
                     raise StoreUnavailable(f"store {self.address}: {reply.refusal}")
                 return reply
         reply = await self._call(self._stub.Lookup, request, timeout_s)
-        if reply.lane_port and self._lane is None and self._joining is None:
+        wanted = self._lane is None and self._joining is None and time.monotonic() >= self._no_lane_until
+        if reply.lane_port and wanted:
             self._joining = asyncio.create_task(self._join_lane(reply.lane_port))
         return reply
 
     async def _join_lane(self, port: int) -> None:
         try:
             async with asyncio.timeout(LANE_S):
-                self._lane = await Lane.connect(self.address.rpartition(":")[0], port, self._unwanted)
+                host = self.address.rpartition(":")[0].strip("[]")
+                self._lane = await Lane.connect(host, port, self._unwanted)
         except (OSError, TimeoutError):
-            return  # the next call tries again
+            self._no_lane_until = time.monotonic() + LANE_RETRY_S  # a port that can't be reached from here, say
         finally:
             self._joining = None
 

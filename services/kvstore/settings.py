@@ -14,6 +14,7 @@ ENGINES = ("local", "files", "mooncake")
 class StoreSettings:
     address: str = setting("127.0.0.1:7030", "host:port of the gRPC service; port 0 picks a free one")
     metrics_address: str = setting("127.0.0.1:7031", "host:port of Prometheus metrics; empty: none")
+    lane_port: int = setting(0, "port of the lane, on which lookups are fast; 0: a free one, -1: no lane")
     engine: str = setting("local", f"where blocks lie: {', '.join(ENGINES)}; see docs/operations.md")
     path: str = setting(
         "",
@@ -49,6 +50,7 @@ class StoreSettings:
         require(self.engine in ENGINES, f"engine: {self.engine!r} is not one of {', '.join(ENGINES)}")
         require_least(self, 1, "capacity_bytes", "max_leases", "read_threads", "max_reads", "queue_depth")
         require_least(self, 1, "mooncake_replicas")
+        require(-1 <= self.lane_port <= 65535, f"lane-port: {self.lane_port} is no port, nor 0 or -1")
         require_least(self, 0, "write_limit_bytes_s", "mooncake_segment_bytes")
         require_least(self, GRANULE, "write_buffer_bytes")
         require(0 < self.max_lease_s <= 3600, f"max-lease-s: {self.max_lease_s} is not between 0 and 3600")

@@ -37,9 +37,9 @@ async def open_store(settings: StoreSettings, engine: StorageEngine) -> AsyncIte
             writer = Writer(disk, leases, region, epoch, settings.ticket_s, tasks)
             stack.callback(writer.close)
             service = StoreService(settings.engine, disk, leases, kept, reader, writer)
-            if not engine.shared:  # else a lookup may have to ask the engine, and wait
+            if settings.lane_port >= 0 and not engine.shared:  # a shared engine may have to be asked, and waited for
                 host = settings.address.rpartition(":")[0]
-                service.lane_port = await lanes.enter_async_context(serve(host, service.answer))
+                service.lane_port = await lanes.enter_async_context(serve(host, settings.lane_port, service.answer))
             tidying = tasks.create_task(service.tidy())
             yield service
             tidying.cancel()

@@ -122,6 +122,21 @@ async def test_a_lane_that_breaks_is_replaced(start: Any, tools: Any) -> None:
         assert (await store.client.lookup(keys(blocks))).hit == 2
 
 
+async def test_without_a_lane_lookups_are_calls(start: Any, tools: Any) -> None:
+    blocks = tools.chain(2)
+    async with start(lane_port=-1) as store:
+        await tools.put(store.client, blocks)
+        for _ in range(3):
+            assert (await store.client.lookup(keys(blocks))).hit == 2
+        assert store.client._joining is None
+        store.service.lane_port = 1  # nobody listens there
+        for _ in range(3):
+            assert (await store.client.lookup(keys(blocks))).hit == 2
+        await until(lambda: store.client._joining is None)
+        assert (await store.client.lookup(keys(blocks))).hit == 2
+        assert store.client._joining is None, "it is left alone for a while"
+
+
 @pytest.mark.parametrize(
     "noise",
     [

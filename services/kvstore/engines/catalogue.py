@@ -22,7 +22,7 @@ def _files(settings: StoreSettings) -> StorageEngine:
 def _local(settings: StoreSettings) -> StorageEngine:
     from services.kvstore.engines.local import LocalEngine, LocalOptions
 
-    lanes = 2
+    lanes = 4  # puts at once: while one is synced, others are written
     return LocalEngine(
         settings.folders,
         LocalOptions(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
+from services.common.rpc import PortTaken
 from services.kvstore.lane import frames
 from services.kvstore.lane.frames import Frame, Frames, Malformed, Messages, Window
 
@@ -117,10 +118,14 @@ class _Connection(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def serve(host: str, answer: Answer) -> AsyncIterator[int]:
-    """Serves lookups on a free port until the block ends; yields the port."""
+async def serve(host: str, port: int, answer: Answer) -> AsyncIterator[int]:
+    """Serves lookups until the block ends; yields the port, of which 0 picks a free one. Raises PortTaken."""
     peers: set[_Connection] = set()
-    server = await asyncio.get_running_loop().create_server(lambda: _Connection(answer, peers), host, 0)
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(lambda: _Connection(answer, peers), host.strip("[]"), port)
+    except OSError as error:
+        raise PortTaken(f"lane-port: can't listen on {host}:{port}: {error.strerror}") from error
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

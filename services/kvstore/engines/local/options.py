@@ -17,8 +17,8 @@ class LocalOptions:
     queue_depth: int = 32
     write_limit_bytes_s: int = 0
     segment_bytes: int = 1 << 30
-    channels: int = 4
-    lanes: int = 2
+    channels: int = 6
+    lanes: int = 4
     io: str = "auto"
 
     def __post_init__(self) -> None:
