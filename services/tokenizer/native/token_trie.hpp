@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "aligned.hpp"
@@ -11,10 +12,10 @@ namespace hostless::bpe {
 
 class TokenTrie {
  public:
-  // `bytes`: of all tokens that will be added, together.
-  explicit TokenTrie(std::size_t bytes) : slots_(std::bit_ceil(bytes + bytes / 2 + 1)), tokens_(1, kNone) {
-    for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i] = {kFree, 0};
-  }
+  static constexpr std::size_t kMostBytes = 1 << 24;
+
+  // `bytes`: of all tokens that will be added, together; fewer than kMostBytes.
+  explicit TokenTrie(std::size_t bytes) : slots_(free_slots(bytes)), tokens_(1, kNone) {}
 
   void add(const std::uint8_t* text, std::size_t length, std::uint32_t id) {
     std::uint32_t node = 0;
@@ -27,6 +28,16 @@ class TokenTrie {
       node = slot.node;
     }
     tokens_[node] = id;
+  }
+
+  // Gives back what tokens need less for sharing their beginnings. Call once, after the last add.
+  void finish() {
+    AlignedArray<Slot> sparse = std::exchange(slots_, free_slots(tokens_.size()));
+    for (std::size_t i = 0; i < sparse.size(); ++i) {
+      const Slot& slot = sparse[i];
+      if (slot.key != kFree) slots_[slot_of(slot.key >> 8, static_cast<std::uint8_t>(slot.key))] = slot;
+    }
+    tokens_.shrink_to_fit();
   }
 
   // The longest token within `size` bytes; kNone if there is none.
@@ -48,6 +59,12 @@ class TokenTrie {
   struct Slot {
     std::uint32_t key, node;
   };
+
+  static AlignedArray<Slot> free_slots(std::size_t nodes) {
+    AlignedArray<Slot> slots(std::bit_ceil(nodes + nodes / 2 + 1));
+    for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = {kFree, 0};
+    return slots;
+  }
 
   static std::uint32_t key_of(std::uint32_t node, std::uint8_t byte) { return node << 8 | byte; }
 

@@ -179,8 +179,10 @@ class VocabularyReader {
       bytes += text.size();
       if (count == 2) births[token.id] = {halves[0], halves[1], merge.rank + 1, kNone};
     }
+    if (bytes >= TokenTrie::kMostBytes) throw Unsupported("tokens of 16 MB of text together");
     TokenTrie trie(bytes);
     for_made([&](std::uint32_t id, const std::uint8_t* text, std::size_t size) { trie.add(text, size, id); });
+    trie.finish();
     for_made([&](std::uint32_t id, const std::uint8_t* text, std::size_t size) {
       births[id].shorter = trie.longest(text, size - 1);
     });
