@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 from crc32c import crc32c
@@ -34,6 +35,7 @@ from hypothesis.stateful import (
 
 from services.common.keys import next_key, root_key
 from services.fabric.region import MemoryRegion
+from services.kvstore import reading, service, writing
 from services.kvstore.block import Block
 from services.kvstore.engines import Read, StorageEngine
 from services.kvstore.engines.files.engine import FileEngine
@@ -48,7 +50,8 @@ T = TypeVar("T")
 CHAINS, DEPTH, LENGTH = 4, 6, 5000
 ROOM = CHAINS * DEPTH // 2
 READS = 6
-SHORT_S = 0.001
+SHORT_S = 1.0
+TIMED = (reading, writing, service)
 STEPS = 50
 
 
@@ -64,6 +67,15 @@ def blocks_of(chain: int) -> list[Block]:
 
 def payload(block: Block, version: int) -> bytes:
     return np.random.default_rng([version, *block.key]).bytes(LENGTH)
+
+
+class Clock:
+    """In place of `time` in what is tested: only `pass_time` makes it go on, so that a run can be repeated."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 class Gate:
@@ -111,7 +123,9 @@ class SlowReaders(RuleBasedStateMachine):
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="hostless-slow-", dir="/dev/shm"))
         os.environ["HOSTLESS_SHM"] = str(self.folder)
-        self.loop, self.stack = asyncio.new_event_loop(), AsyncExitStack()
+        self.loop, self.stack, self.clock = asyncio.new_event_loop(), AsyncExitStack(), Clock()
+        for module in TIMED:
+            self.stack.enter_context(patch.object(module, "time", self.clock))
         engine = self.engine_of(self.folder / "store")
         self.gate = Gate(engine)
         engine.load = self.gate.load  # type: ignore[method-assign]
@@ -157,7 +171,7 @@ class SlowReaders(RuleBasedStateMachine):
     @rule(chain=st.integers(0, CHAINS - 1), count=st.integers(1, DEPTH), short=st.booleans())
     def lease(self, chain: int, count: int, short: bool) -> None:
         blocks, ttl_s = self.chains[chain][:count], SHORT_S if short else 30.0
-        ends = time.monotonic() + ttl_s  # a little before it does
+        ends = self.clock.now + ttl_s
         found = self.do(self.store._reader.lookup(b"".join(block.key for block in blocks), ttl_s))
         assert all(block.key in self.stored for block in blocks[: found.hit]), "a block was found that was never stored"
         if found.hit:
@@ -174,25 +188,25 @@ class SlowReaders(RuleBasedStateMachine):
         self.gate.hold = slow
         part = Slice(place * DEPTH * LENGTH)
         work = self.store._reader.read(lease.lease_id, first, count, LENGTH, self.region.descriptor(), part)
-        reading = Reading(lease, first, count, place, self.loop.create_task(work))
-        self.reads.append(reading)
+        started = Reading(lease, first, count, place, self.loop.create_task(work))
+        self.reads.append(started)
         waiting = len(self.gate.waiting)
-        while not reading.task.done() and len(self.gate.waiting) == waiting:
+        while not started.task.done() and len(self.gate.waiting) == waiting:
             self.do(asyncio.sleep(0))
         self.gate.hold = False
         if not slow:
-            self.finish_one(reading)
+            self.finish_one(started)
 
     @precondition(lambda self: self.reads)
     @rule()
     def finish(self) -> None:
         self.gate.open()
-        for reading in list(self.reads):
-            self.finish_one(reading)
+        for started in list(self.reads):
+            self.finish_one(started)
 
     @rule()
     def pass_time(self) -> None:
-        self.do(asyncio.sleep(2 * SHORT_S))
+        self.clock.now += 2 * SHORT_S
         self.store.free_abandoned()
 
     @precondition(lambda self: self.leases)
@@ -210,18 +224,18 @@ class SlowReaders(RuleBasedStateMachine):
             self.store._disk.index.check()
             assert self.store._disk.index.used <= self.store._disk.index.capacity
 
-    def finish_one(self, reading: Reading) -> None:
-        blocks, _ = self.do(reading.task)
-        self.reads.remove(reading)
-        self.free.append(reading.place)
-        lease = reading.lease
+    def finish_one(self, started: Reading) -> None:
+        blocks, _ = self.do(started.task)
+        self.reads.remove(started)
+        self.free.append(started.place)
+        lease = started.lease
         assert self.store._disk.counters.blocks_corrupt == 0, "a block was taken for broken that had been evicted"
-        assert blocks == 0 or not lease.released, "bytes after the lease was released"
-        if time.monotonic() < lease.ends and not lease.released:
-            assert blocks == reading.count, "a lease that held gave less"
+        held = self.clock.now < lease.ends and not lease.released
+        assert blocks == 0 or held, "bytes after the lease had ended"
+        assert blocks == started.count or not held, "a lease that held gave less"
         for at in range(blocks):
-            begin = (reading.place * DEPTH + at) * LENGTH
-            block, version = lease.blocks[reading.first + at], lease.versions[reading.first + at]
+            begin = (started.place * DEPTH + at) * LENGTH
+            block, version = lease.blocks[started.first + at], lease.versions[started.first + at]
             assert self.region.view[begin : begin + LENGTH].tobytes() == payload(block, version), (
                 "bytes of another time"
             )
@@ -230,8 +244,8 @@ class SlowReaders(RuleBasedStateMachine):
         if not hasattr(self, "loop"):
             return
         self.gate.open()
-        for reading in list(self.reads):
-            self.finish_one(reading)
+        for started in list(self.reads):
+            self.finish_one(started)
         self.do(self.stack.aclose())
         self.loop.close()
         shutil.rmtree(self.folder)
