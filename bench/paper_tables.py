@@ -1,7 +1,7 @@
 """The paper's figures beside the simulator's: the tables of docs/benchmarks/simulator.md, and its pictures.
 
     python bench/paper_tables.py                 every section, about an hour on one core
-    python bench/paper_tables.py jct ablation    these; the others stay as they were
+    python bench/paper_tables.py d14 ablation    these; the others stay as they were
     python bench/paper_tables.py --render        tables and pictures from what was measured before
 
 What is measured goes to docs/benchmarks/simulator.json, section by section.
@@ -42,7 +42,9 @@ def d14() -> Iterator[Figure]:
 
 
 SECTIONS: dict[str, Callable[[], Iterator[Figure]]] = {
-    "jct": paper_offline.jct,
+    "jct-660b": paper_offline.jct_660b,
+    "jct-27b": paper_offline.jct_27b,
+    "jct-qwen": paper_offline.jct_qwen,
     "append": paper_offline.append,
     "ratio": paper_offline.ratio,
     "ablation": paper_offline.ablation,
