@@ -1,0 +1,87 @@
+// What travels on a connection of transport tcp, little-endian.
+//
+// The peer says Hello once. Then it sends batches: a head, `count` operations, then the bytes of all writes, one behind
+// the other. Each batch is answered by a reply: a head, then what its reads and swaps found, in order. A batch that is
+// refused has no effect, and its reply no bytes. Batches of one connection run in order.
+#pragma once
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+namespace hostless::tcp {
+
+constexpr uint64_t kMagic = 0x31504354534c4848ULL;  // "HHLSTCP1"
+constexpr uint32_t kMostOperations = 1024;  // of a batch
+constexpr uint64_t kWord = 8;
+
+struct Hello {
+  uint64_t magic;
+  uint32_t traffic_class;  // byte of the IP header, for what the owner sends
+  uint32_t bulk;  // 0: served before connections with 1
+};
+static_assert(sizeof(Hello) == 16);
+
+struct BatchHead {
+  uint64_t generation, rkey;
+  uint32_t count;
+  uint32_t reserved;
+  uint64_t bytes;  // of all writes
+};
+static_assert(sizeof(BatchHead) == 32);
+
+enum class Kind : uint32_t { read = 0, write = 1, swap = 2 };
+
+struct WireOperation {
+  uint64_t kind : 2, offset : 62;
+  uint64_t first;  // read, write: length; swap: expected
+  uint64_t second;  // swap: desired
+  uint64_t length() const { return static_cast<Kind>(kind) == Kind::swap ? kWord : first; }
+};
+static_assert(sizeof(WireOperation) == 24);
+
+enum class Status : uint32_t { done = 0, stale = 1, wrong_key = 2, out_of_bounds = 3, malformed = 4 };
+
+struct ReplyHead {
+  Status status;
+  uint32_t reserved;
+  uint64_t bytes;  // that follow
+};
+static_assert(sizeof(ReplyHead) == 16);
+
+constexpr int kGoneAfterMs = 10'000;
+
+// Small batches leave at once; a peer whose machine is gone is noticed; switches can tell the classes apart.
+inline void prepare(int fd, uint32_t traffic_class) {
+  const int one = 1, idle = 5, every = 2, tries = 3, gone = kGoneAfterMs, byte = static_cast<int>(traffic_class);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &gone, sizeof gone);
+  ::setsockopt(fd, IPPROTO_IP, IP_TOS, &byte, sizeof byte);
+  ::setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &byte, sizeof byte);  // fails on a socket of IPv4
+}
+
+// Copies out of a region. Every aligned word of it arrives whole, whatever the alignment of `to`.
+inline void copy_words(uint8_t* from, uint8_t* to, size_t bytes) {
+  const size_t lead = std::min<size_t>(bytes, -reinterpret_cast<uintptr_t>(from) % kWord);
+  std::memcpy(to, from, lead);
+  from += lead, to += lead, bytes -= lead;
+  const size_t words = bytes / kWord;
+  auto* source = reinterpret_cast<uint64_t*>(from);
+  for (size_t i = 0; i < words; ++i) {
+    const uint64_t word = std::atomic_ref<uint64_t>(source[i]).load(std::memory_order_relaxed);
+    std::memcpy(to + i * kWord, &word, kWord);
+  }
+  std::memcpy(to + words * kWord, from + words * kWord, bytes % kWord);
+  std::atomic_thread_fence(std::memory_order_acquire);
+}
+
+}  // namespace hostless::tcp
