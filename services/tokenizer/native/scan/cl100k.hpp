@@ -18,7 +18,7 @@ struct Cl100k {
     const std::size_t next = at + first.size;
     const Char second = text[next];
     if (first.is(letter) || (!first.newline() && second.is(letter))) {
-      return skip(text, next, [](Char c) { return c.is(letter); });
+      return skip_word(text, next, [](Char c) { return c.is(letter); });
     }
     const bool led = first.code == ' ' && other(second);
     if (!led && first.is(space)) return white_space(text, at, true, [](Char c) { return c.is(end); });

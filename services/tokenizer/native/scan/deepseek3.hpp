@@ -28,7 +28,7 @@ struct DeepSeek3 {
     const Char second = text[next];
 
     if (first.is(sign) && first.code < 0x80 && ascii_letter(second)) return skip(text, next, ascii_letter);
-    if (in_word(first)) return skip(text, next, in_word);
+    if (in_word(first)) return east_asian ? skip_word(text, next, in_word) : skip(text, next, in_word);
     if (first.none(sign) && !first.newline() && in_word(second)) return skip(text, next, in_word);
     if (first.is(sign) || (first.code == ' ' && signs(second))) {
       return skip(text, skip(text, next, signs), [=](Char c) { return c.newline() && !ends(c); });

@@ -20,7 +20,7 @@ struct Gpt2 {
     const Char c = led ? second : first;
     const std::size_t from = at + led;
     if (c.is(space)) return white_space(text, at, false, ends);
-    if (c.is(letter)) return skip(text, from, [](Char c) { return c.is(letter); });
+    if (c.is(letter)) return skip_word(text, from, [](Char c) { return c.is(letter); });
     if (c.is(number)) return skip(text, from, [](Char c) { return c.is(number) && !ends(c); });
     return skip(text, from, [](Char c) { return c.none(letter | number | space) && !ends(c); });
   }

@@ -72,12 +72,14 @@ struct O200k {
   // head*tail+ at `at`, or 0. Where no tail follows the heads, they give back up to the last that is a tail as well.
   static std::size_t capitalized_end(const Text<Isa>& text, std::size_t at) {
     std::size_t both_end = 0, to = at;
-    Char c = text[to];
-    for (; head(c); c = text[to]) {
+    for (;;) {
+      const std::size_t ideographs_end = past_ideographs(text, to);
+      if (ideographs_end != to) both_end = to = ideographs_end;
+      const Char c = text[to];
+      if (!head(c)) return tail(c) ? skip_word(text, to, tail) : both_end;
       to += c.size;
       if (tail(c)) both_end = to;
     }
-    return tail(c) ? skip(text, to, tail) : both_end;
   }
 
   // head+tail* at `at`, or 0, where capitalized_end() found nothing: so no tail follows.

@@ -60,6 +60,24 @@ std::size_t skip(const Text<Isa>& text, std::size_t at, More more) {
   return at;
 }
 
+// Past the most common ideographs, U+5000 to U+8FFF, without a look at their classes: letters without case.
+template <class Isa>
+std::size_t past_ideographs(const Text<Isa>& text, std::size_t at) {
+  while (at < text.size && text.bytes[at] - 0xE5u < 4) at += 3;
+  return at;
+}
+
+// skip() where `more` holds for ideographs.
+template <class Isa, class More>
+std::size_t skip_word(const Text<Isa>& text, std::size_t at, More more) {
+  for (;;) {
+    at = past_ideographs(text, at);
+    const Char c = text[at];
+    if (!more(c)) return at;
+    at += c.size;
+  }
+}
+
 // Bytes of an English contraction's end after an apostrophe at `at`: 's 't 'm 'd 're 've 'll; 0 if there is none.
 // Any case: as a regex with (?i:) has it, where the long s counts as an s.
 template <class Isa>
