@@ -93,6 +93,13 @@ class Product:
         return self._descriptions[processors]
 
 
+def version() -> int:
+    """Algorithms are of use to this version only."""
+    count = _library().cublasLtGetVersion
+    count.restype = ctypes.c_size_t
+    return int(count())
+
+
 @cache
 def _library() -> Any:
     """torch has loaded it already, under one of these names."""

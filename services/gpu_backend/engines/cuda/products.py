@@ -5,13 +5,16 @@ scheduler keeps a multiprocessor, while another one loses nothing; so they are t
 """
 
 import contextlib
+import functools
 import statistics
 from collections.abc import Callable, Iterable
 
 import torch
 
-from services.gpu_backend.engines.cuda.cublas_lt import Algorithm, Product
+from services.common import paths
+from services.gpu_backend.engines.cuda.cublas_lt import Algorithm, Product, version
 from services.gpu_backend.engines.cuda.lodger import Lodger
+from services.gpu_backend.engines.cuda.product_choices import ProductChoices, Shape
 
 Way = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """x[rows, K], weight[N, K], out[rows, N]: out = x weight^T, or out += x weight^T."""
@@ -32,7 +35,8 @@ def add_product(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Non
 
 
 class Products:
-    """Products with these weights. A shape's first one tries all ways and overwrites `out`."""
+    """Products with these weights. A shape's first one tries all ways, unless it is known from another run; that
+    overwrites `out`."""
 
     def __init__(self, weights: Iterable[torch.Tensor], device: torch.device, spare_processors: int) -> None:
         """weights: enough of each shape that a few of them don't fit in the GPU's cache."""
@@ -40,20 +44,44 @@ class Products:
         self._weights: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for weight in weights:
             self._weights.setdefault(tuple(weight.shape), []).append(weight)
-        self._ways: dict[tuple[int, int, int, bool], Way] = {}
+        self._ways: dict[Shape, Way] = {}
+        self._choices: ProductChoices | None = None
 
     def run(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, added: bool) -> None:
         """On the current stream. The first of a shape waits for the device; it can't be captured."""
-        shape = (x.shape[0], weight.shape[0], weight.shape[1], added)
+        shape = Shape(x.shape[0], weight.shape[0], weight.shape[1], added)
         if shape not in self._ways:
-            self._ways[shape] = self._choose(x, weight, out, added)
+            self._ways[shape] = self._choose(shape, x, weight, out)
         self._ways[shape](x, weight, out)
 
-    def _choose(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, added: bool) -> Way:
-        plain = add_product if added else multiply
+    def _choose(self, shape: Shape, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Way:
+        plain = add_product if shape.added else multiply
         if weight.dtype != torch.bfloat16:
             return plain
-        ways: list[Way] = [plain, *self._candidates(x.shape[0], weight, added)]
+        product = Product(shape.rows, shape.n, shape.k, weight.dtype, added=shape.added)
+        if self._choices is None:
+            name = torch.cuda.get_device_name(self._device)
+            self._choices = ProductChoices(paths.kernels_dir(), (name, self._processors, version(), self._spare))
+        known = self._choices.find(shape)
+        if known is None:
+            best = self._try(product, plain, x, weight, out)
+            self._choices.keep(shape, best)
+        else:
+            best = known if isinstance(known, Algorithm) else None
+        return plain if best is None else functools.partial(product.run, best)
+
+    @property
+    def _processors(self) -> int:
+        return torch.cuda.get_device_properties(self._device).multi_processor_count
+
+    def _try(
+        self, product: Product, plain: Way, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor
+    ) -> Algorithm | None:
+        """The quickest; None: `plain`."""
+        targets = [0] if self._spare == 0 else [0, self._processors - self._spare, self._processors - 4]
+        found = {each.words: each for target in targets for each in product.algorithms(_CANDIDATES, target)}
+        algorithms = list(found.values())
+        ways: list[Way] = [plain, *(functools.partial(product.run, each) for each in algorithms)]
         weights = self._weights[tuple(weight.shape)][:_LAUNCHES]
         x = torch.randn_like(x)  # zeros would cost less power, and so less time
         torch.cuda._sleep(1)
@@ -61,22 +89,9 @@ class Products:
             way(x, weight, out)
         torch.cuda.synchronize(self._device)
         with Lodger(self._device) if self._spare else contextlib.nullcontext():
-            times = [_time(way, x, weights, out) for way in ways]
-        best = min(range(len(ways)), key=times.__getitem__)
-        return ways[best] if times[best] < _WORTH_IT * times[0] else plain
-
-    def _candidates(self, rows: int, weight: torch.Tensor, added: bool) -> list[Way]:
-        processors = torch.cuda.get_device_properties(self._device).multi_processor_count
-        product = Product(rows, weight.shape[0], weight.shape[1], weight.dtype, added=added)
-        targets = [0] if self._spare == 0 else [0, processors - self._spare, processors - 4]
-        found = {
-            algorithm.words: algorithm for target in targets for algorithm in product.algorithms(_CANDIDATES, target)
-        }
-
-        def way(algorithm: Algorithm) -> Way:
-            return lambda x, weight, out: product.run(algorithm, x, weight, out)
-
-        return [way(algorithm) for algorithm in found.values()]
+            plainly, *times = [_time(way, x, weights, out) for way in ways]
+        best = min(range(len(times)), key=times.__getitem__, default=None)
+        return None if best is None or times[best] > _WORTH_IT * plainly else algorithms[best]
 
 
 def _time(way: Way, x: torch.Tensor, weights: list[torch.Tensor], out: torch.Tensor) -> float:
