@@ -12,6 +12,7 @@ SHARED = {"common": {"common"}, "fabric": {"common", "fabric"}}
 """What these floors may import of services/; everything else stands on both."""
 STUBS = {
     "engine_pb2_grpc": "gpu_backend",
+    "fabric_pb2_grpc": "fabric",
     "frontend_pb2_grpc": "tokenizer",
     "kvstore_pb2_grpc": "kvstore",
     "scheduler_pb2_grpc": "global_scheduler",

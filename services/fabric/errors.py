@@ -27,3 +27,11 @@ class WrongKey(FabricError):
 
 class OutOfBounds(FabricError, IndexError):
     """An operation reaches outside the region."""
+
+
+class Unreachable(FabricError):
+    """The owner does not answer: it is dead, or the network to it is down. What was under way may have happened."""
+
+
+class TransportUnavailable(FabricError):
+    """This machine lacks what the transport needs; the message says what."""

@@ -8,7 +8,7 @@ import secrets
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,17 @@ _LOCK_WAIT_S = 1.0
 """How long a name that is being cleaned by somebody else is waited for."""
 
 
+class Publication(Protocol):
+    """What makes a region reachable by another transport than `shm`."""
+
+    @property
+    def descriptor(self) -> RegionDescriptor: ...
+
+    def end(self) -> None:
+        """Ends every peer's rights, and returns when none of them can touch the region. Idempotent."""
+        ...
+
+
 class MemoryRegion:
     """Memory that this process owns, in a file that peers on the host map.
 
@@ -35,6 +46,7 @@ class MemoryRegion:
         self._fd = fd
         self._mapping = mapping
         self._header = header
+        self._publication: Publication | None = None
 
     @classmethod
     def create(cls, name: str, length: int, *, directory: Path | None = None, mode: int = 0o600) -> Self:
@@ -75,8 +87,22 @@ class MemoryRegion:
         """The region's bytes, page-aligned. Views outlive close(), but reach nobody then."""
         return np.frombuffer(self._mapping, np.uint8, self.length, region_file.PAGE_BYTES)
 
+    @property
+    def rkey(self) -> int:
+        return self._header.rkey
+
+    @property
+    def generation(self) -> int:
+        return self._header.generation
+
+    def publish(self, publication: Publication) -> None:
+        """From now on the descriptor is the publication's, which ends with the region."""
+        self._publication = publication
+
     def descriptor(self) -> RegionDescriptor:
         """What a peer needs to open the region."""
+        if self._publication is not None:
+            return self._publication.descriptor
         return RegionDescriptor(
             transport="shm",
             address=str(self.path),
@@ -90,6 +116,8 @@ class MemoryRegion:
         if self._fd < 0:
             return
         region_file.revoke(self._mapping)
+        if self._publication is not None:
+            self._publication.end()
         if region_file.is_at(self._fd, self.path):
             self.path.unlink(missing_ok=True)
         fcntl.flock(self._fd, fcntl.LOCK_UN)  # the mapping keeps a duplicate of the descriptor

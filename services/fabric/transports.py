@@ -7,8 +7,12 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.errors import UnknownTransport
 from services.fabric.remote_region import RemoteRegion
 from services.fabric.shm import SharedMemoryRegion
+from services.fabric.tcp.region import TcpRegion
+from services.fabric.verbs.region import VerbsRegion
 
-TRANSPORTS: Mapping[str, type[RemoteRegion]] = MappingProxyType({"shm": SharedMemoryRegion})
+TRANSPORTS: Mapping[str, type[RemoteRegion]] = MappingProxyType(
+    {"shm": SharedMemoryRegion, "tcp": TcpRegion, "verbs": VerbsRegion}
+)
 
 
 def open_region(descriptor: RegionDescriptor) -> RemoteRegion:

@@ -16,7 +16,7 @@ def assemble(settings: BackendSettings, served: Served, port: int) -> Backend:
     if served.kv_pages is not None:
         client = StoreClient(settings.kvstore)
         orders, prompts = served.scheduler.orders, RingPrompts(served.ring)
-        agent = KvAgent(orders, prompts, served.kv_pages, client, AgentSettings(), served.region_name)
+        agent = KvAgent(orders, prompts, served.kv_pages, client, AgentSettings(), served.region_name, served.regions)
         kv_link = KvLink(agent, client)
     info = pb.EngineInfo(
         engine_id=settings.name(port),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from services.common.settings import SettingError
 from services.fabric.errors import RegionInUse
-from services.fabric.region import MemoryRegion
+from services.fabric.hosting import RegionHost, open_host
 from services.fabric.ring import RingGeometry, RingOwner
 from services.gpu_backend.device.toolchain import BuildFailed, ToolchainMissing
 from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry
@@ -39,6 +39,7 @@ class Served:
     scheduler: Scheduler
     kv_pages: Pages | None
     region_name: str
+    regions: RegionHost
     closing: contextlib.ExitStack
 
 
@@ -67,7 +68,9 @@ def prepare(settings: BackendSettings, engine_id: str, stop: threading.Event) ->
         except UNFIT as error:
             raise SettingError(f"engine {settings.engine}: {error}") from None
         _tell(kit.geometry, pages)
-        ring = _create_ring(settings, engine_id, kit.geometry, pages, max_context)
+        regions = open_host(settings.transport, settings.fabric_address)
+        stack.callback(regions.close)
+        ring = _create_ring(regions, settings, engine_id, kit.geometry, pages, max_context)
         stack.callback(ring.region.close)
         try:
             scheduler = kit.make_scheduler(ring, core, max_context)
@@ -76,7 +79,8 @@ def prepare(settings: BackendSettings, engine_id: str, stop: threading.Event) ->
         stack.callback(scheduler.close)
         name = _region_name(engine_id)
         pool = kit.kv_pages() if settings.kvstore else None
-        return Served(kit.geometry, pages, max_context, ring, scheduler, pool, name, closing=stack.pop_all())
+        closing = stack.pop_all()
+        return Served(kit.geometry, pages, max_context, ring, scheduler, pool, name, regions, closing)
 
 
 def context_of(settings: BackendSettings, geometry: ModelGeometry) -> int:
@@ -109,12 +113,17 @@ def _tell(geometry: ModelGeometry, pages: int) -> None:
 
 
 def _create_ring(
-    settings: BackendSettings, engine_id: str, geometry: ModelGeometry, pages: int, max_context: int
+    regions: RegionHost,
+    settings: BackendSettings,
+    engine_id: str,
+    geometry: ModelGeometry,
+    pages: int,
+    max_context: int,
 ) -> RingOwner:
     """A new ring in a region of its own, whose stale predecessor is removed."""
     shape = RingGeometry(settings.slots, settings.prompt_words, settings.token_words)
     try:
-        region = MemoryRegion.create(f"ring.{_region_name(engine_id)}", shape.size_bytes)
+        region = regions.create(f"ring.{_region_name(engine_id)}", shape.size_bytes)
     except RegionInUse as error:
         raise SettingError(f"engine-id: {engine_id!r} is taken: {error}") from None
     except OSError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from services.common import paths
 from services.common.settings import require, require_above, require_addresses, require_least, setting
+from services.fabric.hosting import FABRIC_ADDRESS_HELP, TRANSPORT_HELP, require_transport
 
 ENGINES = ("torch", "cuda", "synthetic")
 SCHEDULER_KINDS = ("host", "host-overlap", "device")
@@ -73,6 +74,9 @@ class BackendSettings:
     lease_ttl_ms: int = setting(5000, "a front end that has not renewed its lease for so long loses it")
     lease_grace_ms: int = setting(1000, "rest of a drained front-end place before another one gets it")
 
+    transport: str = setting("shm", TRANSPORT_HELP)
+    fabric_address: str = setting("127.0.0.1:0", FABRIC_ADDRESS_HELP)
+
     report_ms: int = setting(250, "pause between reports while there are requests")
     idle_report_ms: int = setting(1000, "pause between reports while there are none")
     drain_s: float = setting(5.0, "time that running requests have after SIGTERM")
@@ -92,6 +96,7 @@ class BackendSettings:
         require(self.batch <= self.slots, f"lanes: {self.batch} is more than the {self.slots} slots")
         require(self.most_step_tokens >= self.batch,
                 f"step-tokens: {self.most_step_tokens} is less than lanes, {self.batch}")  # fmt: skip
+        require_transport(self.transport, self.fabric_address)
         self._check_gpu()
 
     def _check_gpu(self) -> None:

@@ -79,6 +79,7 @@ class StoreClient:
         self._channel = rpc.channel(address)
         self._stub = kvstore_pb2_grpc.KvStoreStub(self._channel)
         self._write_region: RemoteRegion | None = None
+        self._opening = asyncio.Lock()
         self._freeing: set[asyncio.Task[None]] = set()
         self._lane: Lane | None = None
         self._joining: asyncio.Task[None] | None = None
@@ -157,7 +158,7 @@ class StoreClient:
         ]
         reply = await self._call(self._stub.Begin, pb.BeginRequest(blocks=heads), timeout_s)
         try:
-            region = self._region(reply.region)
+            region = await self._region(reply.region)
         except FabricError as error:
             self._abort_later([ticket.ticket_id for ticket in reply.tickets if ticket.ticket_id])
             raise StoreUnavailable(f"the store's write buffer: {error}") from error
@@ -269,13 +270,14 @@ class StoreClient:
         if lease_id := pb.LookupReply.FromString(answer).lease_id:
             self.release_later(lease_id)
 
-    def _region(self, descriptor: RegionDescriptor) -> RemoteRegion:
-        if self._write_region is None or self._write_region.descriptor != descriptor:
-            if self._write_region is not None:
-                self._write_region.close()
-            self._write_region = None
-            self._write_region = open_region(descriptor)
-        return self._write_region
+    async def _region(self, descriptor: RegionDescriptor) -> RemoteRegion:
+        async with self._opening:
+            if self._write_region is None or self._write_region.descriptor != descriptor:
+                if self._write_region is not None:
+                    self._write_region.close()
+                self._write_region = None
+                self._write_region = await asyncio.to_thread(open_region, descriptor)
+            return self._write_region
 
     def _abort_later(self, ticket_ids: list[int]) -> None:
         if ticket_ids:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from services.common import paths
 from services.common.settings import require, require_addresses, require_least, setting
+from services.fabric.hosting import FABRIC_ADDRESS_HELP, TRANSPORT_HELP, require_transport
 from services.kvstore.tickets import GRANULE
 
 ENGINES = ("local", "files", "mooncake")
@@ -43,11 +44,14 @@ class StoreSettings:
     mooncake_devices: str = setting("", "engine mooncake: RDMA devices, joined by commas")
     mooncake_segment_bytes: int = setting(1 << 30, "engine mooncake: memory that this store gives to the pool")
     mooncake_replicas: int = setting(1, "engine mooncake: copies of each block in the pool")
+    transport: str = setting("shm", TRANSPORT_HELP)
+    fabric_address: str = setting("127.0.0.1:0", FABRIC_ADDRESS_HELP)
     log_level: str = setting("info", "debug, info, warning or error")
 
     def __post_init__(self) -> None:
         require_addresses(self, "address", "mooncake_master", or_empty=("metrics_address",))
         require(self.engine in ENGINES, f"engine: {self.engine!r} is not one of {', '.join(ENGINES)}")
+        require_transport(self.transport, self.fabric_address)
         require_least(self, 1, "capacity_bytes", "max_leases", "read_threads", "max_reads", "queue_depth")
         require_least(self, 1, "mooncake_replicas")
         require(-1 <= self.lane_port <= 65535, f"lane-port: {self.lane_port} is no port, nor 0 or -1")

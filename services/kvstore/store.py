@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator
 
 from services.common.settings import SettingError
+from services.fabric.hosting import RegionHost, open_host
 from services.fabric.region import MemoryRegion
 from services.kvstore.disk import Disk, Limits
 from services.kvstore.engines import StorageEngine
@@ -27,7 +28,8 @@ async def open_store(settings: StoreSettings, engine: StorageEngine) -> AsyncIte
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(disk.close)
         await disk.open()
-        region = stack.enter_context(_write_buffer(settings))
+        regions = stack.enter_context(open_host(settings.transport, settings.fabric_address))
+        region = stack.enter_context(_write_buffer(regions, settings))
         epoch = secrets.randbits(32)
         leases = Leases(disk.index, epoch, settings.max_leases)
         kept = Kept(disk.index, int(settings.capacity_bytes * settings.keep_share))
@@ -45,9 +47,9 @@ async def open_store(settings: StoreSettings, engine: StorageEngine) -> AsyncIte
             tidying.cancel()
 
 
-def _write_buffer(settings: StoreSettings) -> MemoryRegion:
+def _write_buffer(regions: RegionHost, settings: StoreSettings) -> MemoryRegion:
     try:
-        return MemoryRegion.create(f"kvstore.{os.getpid()}.{secrets.token_hex(4)}", settings.write_buffer_bytes)
+        return regions.create(f"kvstore.{os.getpid()}.{secrets.token_hex(4)}", settings.write_buffer_bytes)
     except OSError as error:
         raise SettingError(
             f"write-buffer-bytes: no {settings.write_buffer_bytes} bytes of shared memory: {error.strerror}"

@@ -1,5 +1,6 @@
 """A writer's hold on the places that `Begin` gave it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from crc32c import crc32c
@@ -46,6 +47,13 @@ class WriteBatch:
         except FabricError as error:
             raise StoreUnavailable(str(error)) from error
         self._filled[at] = crc32c(view)
+
+    async def put(self, at: int, data: Bytes) -> None:
+        """As fill; off the event loop where a network is between."""
+        if self._region.mapped() is None:
+            await asyncio.to_thread(self.fill, at, data)
+        else:
+            self.fill(at, data)
 
     async def commit(self, timeout_s: float = 30.0) -> list[str]:
         """One word a block of the batch: empty if it is now durable, else why not. Raises StoreUnavailable."""

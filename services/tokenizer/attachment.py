@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hostless.v1 import engine_pb2
 from services.fabric.errors import FabricError
+from services.fabric.remote_region import RemoteRegion
 from services.fabric.ring import EngineState, RingClient, Share
 from services.fabric.transports import open_region
 from services.gpu_backend.client import EngineCallError, EngineClient, EngineUnavailable, LeaseEnded
@@ -46,6 +47,7 @@ class Attachment:
         self,
         client: EngineClient,
         lease: engine_pb2.RingLease,
+        region: RemoteRegion,
         attached_at: float,
         deliver: Deliver,
         settings: AttachmentSettings,
@@ -60,7 +62,7 @@ class Attachment:
         self._clock = clock
         self._deadline = 0.0
         self._extend(attached_at)
-        self._ring = RingClient(open_region(lease.ring), share_of(lease))
+        self._ring = RingClient(region, share_of(lease))
         tracker = SlotTracker(lease.slot_begin, self._ring.read_words())
         self._submitter = Submitter(self._ring, tracker)
         self._reader = TokenReader(self._ring, self._submitter.release, settings.tokens_per_poll)
@@ -80,9 +82,13 @@ class Attachment:
         """Leases a share of the engine's ring and maps it. Raises EngineCallError or FabricError."""
         before = clock()
         lease = await client.attach(front_end_id)
+        region = None
         try:
-            return cls(client, lease, before, deliver, settings, clock)
+            region = await asyncio.to_thread(open_region, lease.ring)  # a network may be between
+            return cls(client, lease, region, before, deliver, settings, clock)
         except BaseException:
+            if region is not None:
+                region.close()
             with suppress(EngineCallError):  # the lease ends by itself
                 await client.detach(lease.lease_id)
             raise

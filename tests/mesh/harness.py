@@ -83,12 +83,19 @@ class Mesh:
 @asynccontextmanager
 async def mesh(folder: Path, options: MeshOptions, **environ: str) -> AsyncIterator[Mesh]:
     """A running mesh with its own store and shared-memory folders under `folder`."""
+    async with mesh_of(Mesh, folder, options, **environ) as running:
+        yield running
+
+
+@asynccontextmanager
+async def mesh_of(kind: type[Mesh], folder: Path, options: MeshOptions, **environ: str) -> AsyncIterator[Mesh]:
+    """As `mesh`, of another kind."""
     ports = free_ports(ports_needed(options) + 1, "127.0.0.1")
     options = MeshOptions(**{**vars(options), "port": ports.pop()})
     shm = Path("/dev/shm") / f"hostless-test-{os.getpid()}-{folder.name}"
     shm.mkdir(exist_ok=True)
     own = {"HOSTLESS_STORE": str(folder / "store"), "HOSTLESS_SHM": str(shm), "HOSTLESS_PARENT": str(os.getpid())}
-    running = Mesh({plan.name: plan for plan in mesh_plan(options, ports)}, folder, {**os.environ, **own, **environ})
+    running = kind({plan.name: plan for plan in mesh_plan(options, ports)}, folder, {**os.environ, **own, **environ})
     try:
         await running.start()
         yield running

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from services.common.keys import BLOCK_TOKENS, block_keys
+from services.fabric.hosting import SHARED_MEMORY, RegionHost
 from services.gpu_backend.kv_agent.chains import Chains
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
@@ -27,7 +28,8 @@ class KvAgent:
     orders    the scheduler's OrderQueue; nobody else takes from it
     pages     the engine's
     client    of the store; stays the caller's to close
-    name      of this engine, for its shared memory
+    name      of this engine, for its registered memory
+    regions   makes that memory
     """
 
     def __init__(
@@ -38,13 +40,14 @@ class KvAgent:
         client: StoreClient,
         settings: AgentSettings,
         name: str,
+        regions: RegionHost = SHARED_MEMORY,
     ) -> None:
         self.counters = AgentCounters()
         self._orders, self._prompts, self._settings = orders, prompts, settings
         health = StoreHealth(settings.retry_s)
         self._chains = Chains(pages.block_bytes)
         self._in_order = InOrder(orders.release)
-        self._loader = Loader(orders, pages, client, health, self.counters, settings, f"kv.{name}")
+        self._loader = Loader(orders, pages, client, health, self.counters, settings, f"kv.{name}", regions)
         self._storer = Storer(pages, client, health, self.counters, settings)
 
     @property

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
+from services.fabric.hosting import RegionHost
 from services.fabric.region import MemoryRegion
 
 
@@ -13,16 +14,16 @@ class LoadBuffer:
     """A region of `blocks` blocks. One that the store might still be writing to is never used again: after
     `discard` the next use makes another, and the old one is revoked."""
 
-    def __init__(self, name: str, blocks: int, block_bytes: int) -> None:
+    def __init__(self, regions: RegionHost, name: str, blocks: int, block_bytes: int) -> None:
         self.blocks = blocks
-        self._name, self._block_bytes = name, block_bytes
+        self._regions, self._name, self._block_bytes = regions, name, block_bytes
         self._region: MemoryRegion | None = None
 
     def descriptor(self) -> RegionDescriptor:
         """Raises OSError when there is no memory for the region."""
         if self._region is None:
             name = f"{self._name}.{secrets.token_hex(4)}"
-            self._region = MemoryRegion.create(name, self.blocks * self._block_bytes)
+            self._region = self._regions.create(name, self.blocks * self._block_bytes)
         return self._region.descriptor()
 
     def block(self, at: int) -> NDArray[np.uint8]:

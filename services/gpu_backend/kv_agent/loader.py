@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from services.common import telemetry
 from services.common.keys import BLOCK_TOKENS
+from services.fabric.hosting import RegionHost
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
@@ -57,10 +58,11 @@ class Loader:
         counters: AgentCounters,
         settings: AgentSettings,
         name: str,
+        regions: RegionHost,
     ) -> None:
         self._orders, self._kv_pages, self._client = orders, kv_pages, client
         self._health, self._counters, self._settings = health, counters, settings
-        self._name = name
+        self._name, self._regions = name, regions
         self._open: dict[tuple[int, int], Load] = {}
         self._queue: asyncio.Queue[Load] = asyncio.Queue(WAITING)
 
@@ -97,7 +99,7 @@ class Loader:
     async def _work(self, name: str) -> None:
         block_bytes = self._kv_pages.block_bytes
         share = self._settings.load_buffer_bytes // self._settings.load_workers
-        buffer = LoadBuffer(name, max(1, share // block_bytes), block_bytes)
+        buffer = LoadBuffer(self._regions, name, max(1, share // block_bytes), block_bytes)
         try:
             while True:
                 await self._serve(await self._queue.get(), buffer)

@@ -134,7 +134,7 @@ class Storer:
                 self._work.clear()
                 return
             if not reason and not offer.chain.broken:
-                batch.fill(at, await self._kv_pages.read(offer.page))
+                await batch.put(at, await self._kv_pages.read(offer.page))
             sent.append(held.popleft())
             offer.let_go()
             await asyncio.sleep(0)  # the event loop is shared

@@ -1,0 +1,82 @@
+"""Turns operations into rounds: what fits into the staging memory and under one doorbell. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from services.fabric.errors import OutOfBounds
+from services.fabric.operations import CompareSwap, Operation, Read, Write
+from services.fabric.verbs.queue_pair import DEPTH, Kind
+
+WORD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Of operation `index`: its bytes [begin, end) at `staged` of the staging memory and `offset` of the region.
+
+    A read brings `lead` bytes before them and some behind, so that it takes whole words: a device reads
+    memory by words, and part of one would be torn from the rest.
+    """
+
+    kind: Kind
+    index: int
+    begin: int
+    end: int
+    offset: int
+    staged: int
+    lead: int = 0
+    length: int = 0  # bytes that move
+
+
+@dataclass(slots=True)
+class Round:
+    pieces: list[Piece] = field(default_factory=list)
+    staged: int = 0
+
+
+def check(operations: Sequence[Operation], length: int, lengths: Sequence[int], name: str) -> None:
+    """Raises OutOfBounds, or ValueError for a word that is not aligned, before anything is done."""
+    for operation, size in zip(operations, lengths, strict=True):
+        offset = operation.offset
+        if offset < 0 or offset + size > length:
+            raise OutOfBounds(f"region {name}: bytes [{offset}, +{size}) of a region of {length} bytes")
+        if isinstance(operation, CompareSwap) and offset % WORD:
+            raise ValueError(f"offset {offset} of an 8-byte word is not a multiple of 8")
+
+
+def rounds(
+    operations: Sequence[Operation], lengths: Sequence[int], length: int, staging: int, depth: int = DEPTH
+) -> Iterator[Round]:
+    """Rounds of at most `depth` pieces and `staging` bytes, in order. `length` is the region's, `lengths` the
+    operations'; empty ones have no piece."""
+    now = Round()
+    for index, (operation, size) in enumerate(zip(operations, lengths, strict=True)):
+        done = 0
+        while done < size:
+            room = staging - now.staged
+            if len(now.pieces) == depth or room < min(size - done, WORD) + 2 * WORD:
+                yield now
+                now = Round()
+                room = staging
+            piece = _piece(operation, index, done, size, length, now.staged, room)
+            now.pieces.append(piece)
+            now.staged += -(-piece.length // WORD) * WORD
+            done = piece.end
+    if now.pieces:
+        yield now
+
+
+def _piece(operation: Operation, index: int, done: int, size: int, length: int, staged: int, room: int) -> Piece:
+    at = operation.offset + done
+    if isinstance(operation, CompareSwap):
+        return Piece(Kind.SWAP, index, done, size, at, staged, length=WORD)
+    if isinstance(operation, Write):
+        take = min(size - done, room)
+        take = take if done + take == size else take // WORD * WORD
+        return Piece(Kind.WRITE, index, done, done + take, at, staged, length=take)
+    assert isinstance(operation, Read)
+    lead = at % WORD
+    take = min(size - done, (room - 2 * WORD) // WORD * WORD)
+    behind = -(at + take) % WORD
+    whole = min(lead + take + behind, length - (at - lead))
+    return Piece(Kind.READ, index, done, done + take, at - lead, staged, lead, whole)

@@ -1,0 +1,42 @@
+"""Every test here runs over each transport that this machine has."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.fabric.hosting import RegionHost
+from services.fabric.region import MemoryRegion
+from services.fabric.remote_region import RemoteRegion
+from services.fabric.transports import open_region
+from tests.fabric.conformance.benches import BENCHES, Bench
+
+LENGTH = 1 << 16
+
+
+@pytest.fixture(params=BENCHES, ids=[bench.name for bench in BENCHES])
+def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    chosen: Bench = request.param
+    if why := chosen.missing():
+        pytest.skip(why)
+    monkeypatch.setenv("HOSTLESS_SHM", str(tmp_path))
+    return chosen
+
+
+@pytest.fixture
+def host(bench: Bench) -> Iterator[RegionHost]:
+    with bench.host() as host:
+        yield host
+
+
+@pytest.fixture
+def region(host: RegionHost) -> Iterator[MemoryRegion]:
+    with host.create("conformance", LENGTH) as region:
+        yield region
+
+
+@pytest.fixture
+def remote(region: MemoryRegion) -> Iterator[RemoteRegion]:
+    remote = open_region(region.descriptor())
+    yield remote
+    remote.close()

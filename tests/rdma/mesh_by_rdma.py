@@ -1,0 +1,37 @@
+"""A mesh whose rings and blocks move by RDMA alone: the tokenizer on one device, engine and store on the other."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from services.cli.mesh.plan import MeshOptions
+from services.cli.mesh.process import Child
+from tests.mesh.harness import Mesh, mesh_of
+
+OWNERS = {"HOSTLESS_GPU_BACKEND_TRANSPORT": "verbs", "HOSTLESS_KVSTORE_TRANSPORT": "verbs"}
+NEAR, FAR = "rxe0", "rxe1"
+"""Devices of the tokenizer, and of engine and store."""
+
+
+class MeshByRdma(Mesh):
+    def launch(self, name: str) -> None:
+        device = {"HOSTLESS_RDMA_DEVICE": NEAR if name == "tokenizer" else FAR}
+        plan = self.plans[name]
+        self.children[name] = Child(plan.command, self.folder / f"{name}.log", {**self.environ, **device})
+
+
+@asynccontextmanager
+async def mesh_by_rdma(folder: Path, options: MeshOptions) -> AsyncIterator[Mesh]:
+    async with mesh_of(MeshByRdma, folder, options, **OWNERS) as running:
+        yield running
+
+
+def mapped_files(pid: int) -> set[str]:
+    """Files that a process maps."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {fields[5] for fields in (line.split(maxsplit=5) for line in lines) if len(fields) == 6}
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
