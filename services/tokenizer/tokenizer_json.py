@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tokenizers import pre_tokenizers
+
 from services.tokenizer._bpe import Pattern
 from services.tokenizer.bpe_recipe import AddedToken, BpeRecipe
 from services.tokenizer.cut_patterns import DIGITS, GPT2, pattern_of
@@ -72,6 +74,10 @@ def _byte_level(recipe: BpeRecipe, tokenizer: Json) -> BpeRecipe:
         raise UnsupportedTokenizer(f"normalizer {normal}")
     if [step["type"] for step in _flat(tokenizer.get("decoder"), "decoders")] != ["ByteLevel"]:
         raise UnsupportedTokenizer("the decoder is not byte level")
+    model = tokenizer["model"]
+    lacking = [letter for letter in pre_tokenizers.ByteLevel.alphabet() if letter not in model["vocab"]]
+    if lacking and (model.get("unk_token") or model.get("byte_fallback")):  # without these the byte is left out
+        raise UnsupportedTokenizer(f"unk_token or byte_fallback, and no token for the byte {lacking[0]!r}")
     return dataclasses.replace(recipe, composed=bool(normal))
 
 

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 
+from services.common.gguf_file import read_metadata
+from services.common.paths import models_dir
+from services.tokenizer import gguf_recipe, hf_encoder
 from services.tokenizer.tokenizer_json import read_recipe
 from tests.native.test_native import ADDRESS, SERVICES, WARNINGS, need, run
 from tests.native.tokenizer import case_file
@@ -50,6 +53,18 @@ def trained(folder: Path, pattern: str) -> Path:
     recipe = read_recipe(folder)
     case_file.write(folder / "case", recipe, case_file.expected(tokenizer, TEXTS, composed=recipe.composed))
     return folder / "case"
+
+
+@pytest.fixture(scope="module")
+def real_case(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    files = list((models_dir() / "SmolLM2-135M-Instruct").glob("*.gguf"))
+    if not files:
+        pytest.skip("needs the default model: hostless pull")
+    metadata = read_metadata(files[0])
+    path = tmp_path_factory.mktemp("real") / "case"
+    samples = case_file.expected(hf_encoder.from_gguf(metadata)._plain, TEXTS, composed=False)
+    case_file.write(path, gguf_recipe.read_recipe(metadata), samples)
+    return path
 
 
 def build(folder: Path, compiler: str, *flags: str) -> Path:
@@ -94,6 +109,11 @@ def test_small_vocabularies(here: Path, cases: list[Path]) -> None:
         check(here, case)
 
 
+@pytest.mark.model
+def test_the_default_models_vocabulary(here: Path, real_case: Path) -> None:
+    check(here, real_case)
+
+
 @pytest.mark.slow  # a build with sanitizers
 def test_under_sanitizers(tmp_path: Path, cases: list[Path]) -> None:
     program = build(tmp_path, "g++", *ADDRESS, "-DALLOCATIONS_NOT_COUNTED")
@@ -105,3 +125,9 @@ def test_under_sanitizers(tmp_path: Path, cases: list[Path]) -> None:
 def test_small_vocabularies_on_arm(arm: Path, cases: list[Path]) -> None:
     for case in cases:
         check(arm, case)
+
+
+@pytest.mark.slow  # emulated
+@pytest.mark.model
+def test_the_default_models_vocabulary_on_arm(arm: Path, real_case: Path) -> None:
+    check(arm, real_case)

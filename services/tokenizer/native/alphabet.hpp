@@ -1,6 +1,7 @@
 // The symbols that merging starts from: bytes (byte level), or characters with bytes for those the vocabulary lacks.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -26,15 +27,22 @@ inline std::uint32_t code_point(const std::uint8_t* at, std::size_t length) {
 
 class Alphabet {
  public:
-  // `bytes`: the id of each byte, by itself or as the part of a character without an id.
+  // `bytes`: the id of each byte, by itself or as the part of a character without an id; kNone where it has none.
   // `characters`: code points that have an id; empty where every symbol is a byte.
   Alphabet(const std::array<std::uint32_t, 256>& bytes,
            const std::vector<std::pair<std::uint32_t, std::uint32_t>>& characters, const MergeTable& merges)
       : bytes_(bytes), by_character_(!characters.empty()) {
     by_character_ ? index(characters) : pair_bytes(merges);
+    lacks_some_ = !by_character_ && std::find(bytes_.begin(), bytes_.end(), kNone) != bytes_.end();
   }
 
   bool by_character() const { return by_character_; }
+
+  // Whether a byte-level vocabulary lacks the token of some byte in this text; such bytes are left out of it.
+  bool lacks(const std::uint8_t* text, std::size_t size) const {
+    return lacks_some_ && std::any_of(text, text + size, [&](std::uint8_t value) { return bytes_[value] == kNone; });
+  }
+
   std::size_t memory() const { return pairs_.bytes() + ids_.capacity() * sizeof(std::uint32_t); }
 
   // Calls visit(id, begin, end) for each symbol of a text that is not cut within a character.
@@ -85,7 +93,7 @@ class Alphabet {
   }
 
   std::array<std::uint32_t, 256> bytes_;
-  bool by_character_;
+  bool by_character_, lacks_some_;
   std::vector<std::uint16_t> pages_;
   std::vector<std::uint32_t> ids_;
   AlignedArray<Merge> pairs_;

@@ -23,13 +23,15 @@ static_assert(sizeof(Node) == 16);
 struct Arena {
   Scratch<std::uint32_t> ids;    // of the whole text
   Scratch<std::uint8_t> text;    // a section of the text, rewritten
+  Scratch<std::uint8_t> piece;   // a piece without the bytes that the vocabulary lacks
   Scratch<Part> parts, again;    // of a long piece; of two tokens in it
   Scratch<std::uint64_t> dead;   // a bit for each place in a long piece that no tokens lead on from
   Scratch<Node> nodes;           // symbols of a long piece
   Scratch<std::uint64_t> queue;  // merges of a long piece that are still to be done
 
   std::size_t bytes() const {
-    return ids.bytes() + text.bytes() + parts.bytes() + again.bytes() + dead.bytes() + nodes.bytes() + queue.bytes();
+    return ids.bytes() + text.bytes() + piece.bytes() + parts.bytes() + again.bytes() + dead.bytes() + nodes.bytes() +
+           queue.bytes();
   }
 
   // A thread does not hold for ever what one huge text took.

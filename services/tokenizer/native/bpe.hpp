@@ -139,6 +139,8 @@ class Bpe {
       if (!divisible && id != kNone && !tables_.made[id]) id = kNone;
       if (id != kNone) {
         *out++ = id;
+      } else if (divisible && tables_.alphabet.lacks(text + begin, length)) {
+        out = merge_rest(text + begin, length, out, arena);
       } else if (divisible && (!cut_ || !ascii(text + begin, length))) {
         out = divide(text, size, begin, ends[i], out, arena);
       } else {
@@ -173,6 +175,14 @@ class Bpe {
       length = next_length;
     }
     return out;
+  }
+
+  // Without the bytes that have no token: what stands around them merges as if they were not there.
+  std::uint32_t* merge_rest(const std::uint8_t* text, std::size_t size, std::uint32_t* out, Arena& arena) const {
+    std::uint8_t* kept = arena.piece.need(size);
+    const std::uint8_t* end = std::copy_if(text, text + size, kept,
+                                           [&](std::uint8_t value) { return tables_.alphabet.byte(value) != kNone; });
+    return end == kept ? out : merge_piece(kept, static_cast<std::size_t>(end - kept), out, arena);
   }
 
   std::uint32_t* merge_piece(const std::uint8_t* text, std::size_t size, std::uint32_t* out, Arena& arena) const {

@@ -42,11 +42,17 @@ class Orders {
 // True: composing would not change the text. False: it may.
 inline bool surely_composed(const std::uint8_t* text, std::size_t size) {
   constexpr std::uint8_t kFirstKnown = 0xCC;  // leads U+0300, the first character that there is anything to know of
+  constexpr unsigned kHan = 0xE4, kHanLeads = 6;  // lead U+4000 to U+9FFF: nothing to know of these, either
   std::uint8_t last = 0;
   for (std::size_t at = 0; at < size;) {
     if (text[at] < kFirstKnown) {
       const std::uint8_t* next = std::find_if(text + at, text + size, [](std::uint8_t b) { return b >= kFirstKnown; });
       at = static_cast<std::size_t>(next - text);
+      last = 0;
+      continue;
+    }
+    if (text[at] - kHan < kHanLeads) {
+      at += 3;
       last = 0;
       continue;
     }

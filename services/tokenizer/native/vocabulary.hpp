@@ -135,7 +135,7 @@ class VocabularyReader {
                                  : Letters::all().letter(static_cast<std::uint8_t>(byte));
       ids[byte] = index_.find(text);
       bool in_text = byte < 0xF5 && byte != 0xC0 && byte != 0xC1;  // valid UTF-8 holds no others
-      if (ids[byte] == kNone && in_text) throw Unsupported("no token for the byte " + quoted(text));
+      if (marked_ && ids[byte] == kNone && in_text) throw Unsupported("no token for the byte " + quoted(text));
       if (marked_ && ids[byte] != kNone) {
         barred_[ids[byte]] = true;  // stands for a byte, not for its text
         reached_[ids[byte]] = false;

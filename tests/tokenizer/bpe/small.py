@@ -34,6 +34,7 @@ class Small:
             symbols = list(as_letters(text))
             if self.recipe.ignore_merges and "".join(symbols) in vocabulary:
                 return [vocabulary["".join(symbols)]]
+            symbols = [symbol for symbol in symbols if symbol in vocabulary]
         return [vocabulary[token] for token in merged(symbols, merges)]
 
 
@@ -66,9 +67,12 @@ def _vocabulary(symbols: list[str], merges: list[tuple[str, str]]) -> dict[str, 
 
 @st.composite
 def byte_level(draw: st.DrawFn, alphabet: str) -> Small:
-    """Byte level; texts of letters are one piece."""
-    merges = draw(merge_lists(sorted(set(as_letters(alphabet)))))
-    vocabulary, ignore = _vocabulary(LETTERS, merges), draw(st.booleans())
+    """Byte level; texts of letters are one piece. Some bytes may have no token."""
+    used = sorted(set(as_letters(alphabet)))
+    lacking = set(draw(st.lists(st.sampled_from(used), max_size=2))) if draw(st.booleans()) else set[str]()
+    merges = draw(merge_lists([letter for letter in used if letter not in lacking] or ["!"]))
+    vocabulary = _vocabulary([letter for letter in LETTERS if letter not in lacking], merges)
+    ignore = draw(st.booleans())
     library = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=ignore))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     library.decoder = decoders.ByteLevel()

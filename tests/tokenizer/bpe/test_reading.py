@@ -68,7 +68,7 @@ REFUSED = {
     "swallow white space": byte_level(added_tokens=[added("<x>", 257, rstrip=True), added(" y", 258)]),
     "which is no token": byte_level(model={"merges": ["a c"]}),
     "not of two parts": byte_level(model={"merges": ["a b c"]}),
-    "no token for the byte": byte_level(model={"vocab": {"a": 0, "b": 1, "ab": 2}}),
+    "no token for the byte": byte_level(model={"vocab": {"a": 0, "b": 1, "ab": 2}, "unk_token": "a"}),
     "two tokens with the id 0": byte_level(model={"vocab": dict.fromkeys(LETTERS, 0)}),
     "too large": byte_level(model={"vocab": {**byte_level()["model"]["vocab"], "x" * 3: 1 << 24}}),
     "control tokens": byte_level(added_tokens=[added("ab", 256, special=True)]),
