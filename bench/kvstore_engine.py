@@ -25,7 +25,7 @@ from services.kvstore.engines.local import LocalEngine, LocalOptions
 
 SIZES = {"4 MB": (4 << 20, 8), "256 KB": (256 << 10, 32)}
 """Bytes of a block, and transfers under way."""
-CALLERS = 2
+WRITERS, READERS = 4, 2
 """Threads that share the depth: one's blocks move while another's are synced, or handed out."""
 BATCH = 4
 """Blocks of a call, in depths; also between two syncs."""
@@ -119,7 +119,7 @@ class Against:
 
     def engine(self, depth: int) -> LocalEngine:
         engine = LocalEngine(
-            [self.folder / "store"], LocalOptions(queue_depth=depth, segment_bytes=SEGMENT, lanes=CALLERS)
+            [self.folder / "store"], LocalOptions(queue_depth=depth, segment_bytes=SEGMENT, lanes=WRITERS)
         )
         engine.scan()
         return engine
@@ -131,22 +131,22 @@ class Against:
             writes = [Write(*one) for one in zip(blocks, parts, sums, strict=False)]
             assert engine.put(writes) == [None] * len(blocks)
 
-        return self._timed(put)
+        return self._timed(put, WRITERS)
 
     def read(self) -> tuple[float, float]:
         def load(engine: LocalEngine, blocks: list[Block], parts: list[memoryview], _: list[int]) -> None:
             reads = [Read(block.key, block.length, 0, part) for block, part in zip(blocks, parts, strict=False)]
             assert engine.load(reads) == [None] * len(blocks)
 
-        return self._timed(load)
+        return self._timed(load, READERS)
 
     def _timed(
-        self, step: Callable[[LocalEngine, list[Block], list[memoryview], list[int]], None]
+        self, step: Callable[[LocalEngine, list[Block], list[memoryview], list[int]], None], callers: int
     ) -> tuple[float, float]:
         """All blocks in batches, by a few callers that share the depth."""
-        engine, batch = self.engine(self.depth // CALLERS), BATCH * self.depth
+        engine, batch = self.engine(self.depth // callers), BATCH * self.depth
         batches = iter([self.blocks[at : at + batch] for at in range(0, len(self.blocks), batch)])
-        with memory(engine, self.length, CALLERS * batch) as parts:
+        with memory(engine, self.length, callers * batch) as parts:
             sums = [_segments.crc32c(part) for part in parts]  # the writer's work, not the store's
 
             def work(caller: int) -> None:
@@ -155,7 +155,7 @@ class Against:
                     step(engine, blocks, parts[mine], sums[mine])
 
             with Clock() as clock:
-                in_threads(CALLERS, work)
+                in_threads(callers, work)
         engine.close()
         return self.size / clock.wall / 1e9, clock.cpu / self.size * 1e9
 

@@ -100,7 +100,7 @@ def test_a_reader_that_scribbles_does_not_cost_the_block(faulty: Any, tools: Any
 def test_a_disk_that_hangs_does_not_gather_puts(make: Any, tools: Any, monkeypatch: Any) -> None:
     engine = make()
     (block,) = tools.chain(1)
-    lanes = [engine._lanes.get() for _ in range(2)]
+    lanes = [engine._lanes.get() for _ in range(engine._options.lanes)]
     monkeypatch.setattr("services.kvstore.engines.local.engine.LANE_WAIT_S", 0.01)
     (outcome,) = engine.put([write(block, tools.payload(block))])
     assert isinstance(outcome, OSError)
