@@ -1,6 +1,8 @@
 // Memory for tables and arenas: aligned to cache lines, not initialised unless asked for.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +16,7 @@ namespace hostless::bpe {
 static_assert(std::endian::native == std::endian::little, "keys are made of bytes as they lie in memory");
 
 inline constexpr std::size_t kLine = 64;
+inline constexpr std::size_t kHugePage = 2 << 20;
 
 // A fixed number of T, which must be plain data.
 template <class T>
@@ -23,7 +26,7 @@ class AlignedArray {
  public:
   AlignedArray() = default;
   explicit AlignedArray(std::size_t size)
-      : data_(static_cast<T*>(::operator new(size * sizeof(T), std::align_val_t{kLine}))), size_(size) {}
+      : data_(static_cast<T*>(allocate(size * sizeof(T))), Free{alignment(size * sizeof(T))}), size_(size) {}
 
   T* data() { return data_.get(); }
   const T* data() const { return data_.get(); }
@@ -34,8 +37,21 @@ class AlignedArray {
 
  private:
   struct Free {
-    void operator()(T* memory) const { ::operator delete(memory, std::align_val_t{kLine}); }
+    std::align_val_t alignment{kLine};
+    void operator()(T* memory) const { ::operator delete(memory, alignment); }
   };
+
+  static std::align_val_t alignment(std::size_t bytes) {
+    return std::align_val_t{bytes < kHugePage ? kLine : kHugePage};
+  }
+
+  // Large arrays are read here and there: on huge pages, each look-up misses one cache and not two.
+  static void* allocate(std::size_t bytes) {
+    void* memory = ::operator new(bytes, alignment(bytes));
+    if (bytes >= kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: it may be refused
+    return memory;
+  }
+
   std::unique_ptr<T, Free> data_;
   std::size_t size_ = 0;
 };
