@@ -1,6 +1,7 @@
 """The paper's offline experiments: JCT by model, append length, ratio of nodes; ablation; balance; scale."""
 
 from collections.abc import Iterator
+from itertools import product
 from statistics import mean
 
 from paper_clusters import cluster, offline
@@ -10,6 +11,7 @@ GRID = {"ds-660b": (1024, 2048), "ds-27b": (512, 1024), "qwen2.5-32b": (256, 512
 LENGTHS = ("32k", "64k")
 APPENDS = (0.5, 1.0, 2.0, 4.0)
 RATIOS = ((1, 1), (2, 1), (1, 2))
+RATIO_AGENTS = (256, 512, 1024)
 
 
 def jct_660b() -> Iterator[Figure]:
@@ -54,19 +56,23 @@ def append() -> Iterator[Figure]:
 
 
 def ratio() -> Iterator[Figure]:
-    """DS 27B on 1P1D, 2P1D and 1P2D."""
+    """DS 27B on 1P1D, 2P1D and 1P2D, 64K. How many agents the paper's runs have, the copy at hand doesn't say."""
     jct = {}
-    for prefill, decode in RATIOS:
+    for (prefill, decode), agents in product(RATIOS, RATIO_AGENTS):
+        where = cluster("ds-27b", prefill, decode)
         for system in ("basic", "dualpath"):
-            where = cluster("ds-27b", prefill, decode)
-            jct[system, where.name] = offline(where, system, "64k", 1024).jct_s
-    gains = {f"{p}P{d}D": jct["basic", f"{p}P{d}D"] / jct["dualpath", f"{p}P{d}D"] for p, d in RATIOS}
-    for name, gain in gains.items():
-        yield Figure(f"ds-27b {name}: DualPath over Basic", None, gain, "x")
-    yield Figure("P/D sweep, mean gain", 1.64, mean(gains.values()), "x")
+            jct[system, where.name, agents] = offline(where, system, "64k", agents).jct_s
+    gains = {(name, agents): jct["basic", name, agents] / jct["dualpath", name, agents] for _, name, agents in jct}
+    for (name, agents), gain in gains.items():
+        yield Figure(f"{name}, {agents} agents: DualPath over Basic", None, gain, "x")
+    for agents in RATIO_AGENTS:
+        mean_gain = mean(gain for (_, count), gain in gains.items() if count == agents)
+        yield Figure(f"P/D sweep, mean gain at {agents} agents", 1.64, mean_gain, "x")
+    yield Figure("P/D sweep, mean gain of all", 1.64, mean(gains.values()), "x")
     yield Figure("P/D sweep, most gain", 2.46, max(gains.values()), "x")
-    yield Figure("Basic 1P1D over Basic 1P2D", 1.0, jct["basic", "1P1D"] / jct["basic", "1P2D"], "x")
-    yield Figure("DualPath 1P1D over Basic 2P1D", 1.0, jct["dualpath", "1P1D"] / jct["basic", "2P1D"], "x")
+    most = RATIO_AGENTS[-1]
+    yield Figure("Basic 1P1D over Basic 1P2D", 1.0, jct["basic", "1P1D", most] / jct["basic", "1P2D", most], "x")
+    yield Figure("DualPath 1P1D over Basic 2P1D", 1.0, jct["dualpath", "1P1D", most] / jct["basic", "2P1D", most], "x")
 
 
 def ablation() -> Iterator[Figure]:

@@ -9,7 +9,8 @@ from rich.table import Table
 
 from services.cli.console import terminal
 from services.cli.errors import CliError
-from services.cli.sim import Gpu, Model, Seed, Snics, Workloads, workload_of
+from services.cli.sim import Gpu, Model, Seed, Snics, Workloads
+from services.cli.simulation import workload_of
 
 if TYPE_CHECKING:
     from services.global_scheduler.simulator.planner import Plan
