@@ -74,8 +74,11 @@ class Served {
     moved_ = 0;
     while (true) {
       const Step step = run();
-      if (step == Step::broken || !flush()) return After::end;
-      if (out_end_ != out_begin_) return After::wait_out;
+      if (step == Step::broken) return After::end;
+      if (step == Step::wants_room || !in_batch_) {  // an answer is whole, or too long to be kept until it is
+        if (!flush()) return After::end;
+        if (out_end_ != out_begin_) return After::wait_out;
+      }
       if (moved_ >= kTurn) return After::again;
       if (step == Step::wants_room) continue;
       if (step == Step::dry) return After::wait_in;
@@ -127,6 +130,9 @@ class Served {
       }
       const std::optional<Step> blocked = run_operations();
       if (blocked) return *blocked;
+      if (room() < sizeof(ReplyTail)) return Step::wants_room;
+      const ReplyTail tail{head_.count};
+      put(&tail, sizeof tail);
       in_batch_ = false;
     }
   }
@@ -284,7 +290,8 @@ class Served {
   BatchHead head_{};
   uint32_t next_ = 0;
   uint64_t done_ = 0, discard_ = 0, moved_ = 0;
-  bool greeted_ = false, bulk_ = false, in_batch_ = false, begun_ = false, dry_ = false;
+  bool greeted_ = false, bulk_ = false, in_batch_ = false, begun_ = false;
+  bool dry_ = false;
 };
 
 class Agent {

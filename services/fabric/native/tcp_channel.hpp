@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <deque>
@@ -49,7 +50,7 @@ struct Target {
 class Channel {
  public:
   static constexpr uint64_t kModelBytes = 64 << 10;  // of a batch; KV's follow the link
-  static constexpr uint64_t kHeads = sizeof(BatchHead) + sizeof(WireOperation) + sizeof(ReplyHead);
+  static constexpr uint64_t kHeads = sizeof(BatchHead) + sizeof(WireOperation) + sizeof(ReplyHead) + sizeof(ReplyTail);
   static constexpr size_t kMostUnderWay = 256;       // batches
 
   Channel(Target target, Link& link) : target_(std::move(target)), link_(link) { connect(); }
@@ -191,6 +192,7 @@ class Channel {
       if (next.done == operation.length) next = Cursor{next.operation + 1, 0};
     }
     head_.count = static_cast<uint32_t>(wire_.size());
+    batch.answers.push_back(iovec{&tail_, sizeof tail_});
     out_[0] = iovec{&head_, sizeof head_};
     out_[1] = iovec{wire_.data(), wire_.size() * sizeof(WireOperation)};
     out_next_ = 0;
@@ -239,8 +241,8 @@ class Channel {
       size_t count = 0;
       if (head_got_ < sizeof reply_)
         into[count++] = iovec{reinterpret_cast<uint8_t*>(&reply_) + head_got_, sizeof reply_ - head_got_};
-      // A refusal is a head alone: what follows it would be another batch's.
-      if (head_got_ == sizeof reply_ || under_way_.size() == 1)
+      // A refusal brings a head and a tail: what follows, where answers were expected, is another batch's.
+      if (head_got_ == sizeof reply_ || under_way_.size() == 1 || batch.answers.size() == 1)
         for (size_t i = answered_; i < batch.answers.size() && count < 257; ++i) into[count++] = batch.answers[i];
       if (count != 0) {
         msghdr message{};
@@ -265,7 +267,7 @@ class Channel {
       head_got_ += part, got -= part;
       if (head_got_ == sizeof reply_ && reply_.status != Status::done) {
         if (refused_ == Status::done) refused_ = reply_.status;
-        batch.answers.clear();
+        batch.answers = {iovec{&tail_, sizeof tail_}};
       }
     }
     advance(batch.answers, answered_, got);
@@ -273,11 +275,12 @@ class Channel {
   }
 
   void finish(const Batch& batch) {
-    const double took = seconds_between(batch.since, Clock::now());
     double delay = -1;
     if (target_.traffic == Traffic::kv && batch.quiet && link_.quiet()) {
-      idle_s_ = std::min(idle_s_, took);
-      delay = took - idle_s_;
+      took_[taken_++ % took_.size()] = seconds_between(batch.since, Clock::now());
+      const double least = *std::min_element(took_.begin(), took_.end());
+      idle_s_ = std::min(idle_s_, least);
+      delay = least - idle_s_;
     }
     link_.done(target_.traffic, batch.weight, delay);
     under_way_.pop_front();
@@ -306,6 +309,13 @@ class Channel {
     if (ready > 0 && queued && wanted[0].revents != 0) throw Lost("the owner ended the connection");
   }
 
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+  static constexpr std::array<double, 8> filled() {
+    std::array<double, 8> all{};
+    all.fill(kNever);
+    return all;
+  }
+
   Target target_;
   Link& link_;
   int fd_ = -1;
@@ -319,9 +329,13 @@ class Channel {
   BatchHead head_{};
   std::deque<Batch> under_way_;
   ReplyHead reply_{};
+  ReplyTail tail_{};
   size_t head_got_ = 0, answered_ = 0;
   Status refused_ = Status::done;
-  double idle_s_ = std::numeric_limits<double>::infinity();
+  // Of the last KV batches: the least of them is the queue's part; what others took longer is the processors'.
+  std::array<double, 8> took_ = filled();
+  size_t taken_ = 0;
+  double idle_s_ = kNever;
   Clock::time_point quiet_since_;
 };
 

@@ -1,8 +1,9 @@
 // What travels on a connection of transport tcp, little-endian.
 //
 // The peer says Hello once. Then it sends batches: a head, `count` operations, then the bytes of all writes, one behind
-// the other. Each batch is answered by a reply: a head, then what its reads and swaps found, in order. A batch that is
-// refused has no effect, and its reply no bytes. Batches of one connection run in order.
+// the other. Each batch is answered by a reply: a head, what its reads and swaps found, in order, and a tail, which
+// says that all of it has taken effect. A batch that is refused has no effect, and its reply is the head alone. Batches
+// of one connection run in order.
 #pragma once
 
 #include <netinet/in.h>
@@ -53,6 +54,11 @@ struct ReplyHead {
   uint64_t bytes;  // that follow
 };
 static_assert(sizeof(ReplyHead) == 16);
+
+struct ReplyTail {
+  uint64_t operations;  // that were done
+};
+static_assert(sizeof(ReplyTail) == 8);
 
 constexpr int kGoneAfterMs = 10'000;
 
