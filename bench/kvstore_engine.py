@@ -160,10 +160,11 @@ class Against:
         return self.size / clock.wall / 1e9, clock.cpu / self.size * 1e9
 
     def fio_read(self) -> tuple[float, float]:
-        """Of the larger of the segments; of a file that is too short, fio would write the rest."""
-        segment = max((self.folder / "store").rglob("*.seg"), key=lambda path: path.stat().st_size)
-        size = segment.stat().st_size // self.length * self.length
-        return self._fio("read", str(segment), f"--size={size}", "--readonly", "--allow_file_create=0")
+        """Of all segments, as far as the shortest: of a file that is too short, fio would write the rest."""
+        segments = sorted((self.folder / "store").rglob("*.seg"))
+        size = min(path.stat().st_size for path in segments) // self.length * self.length
+        sizes = (f"--filesize={size}", f"--size={size * len(segments)}", "--file_service_type=sequential")
+        return self._fio("read", ":".join(map(str, segments)), *sizes, "--readonly", "--allow_file_create=0")
 
     def fio_write(self, synced: bool) -> tuple[float, float]:
         path = self.folder / "fio"
