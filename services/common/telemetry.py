@@ -13,7 +13,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 tracer = trace.get_tracer("hostless")
@@ -36,7 +36,7 @@ def setup(service: str) -> None:
     if path:
         _file = open(path, "a", buffering=1)  # noqa: SIM115 - lives as long as the process
         line = ConsoleSpanExporter(out=_file, formatter=lambda span: span.to_json(indent=None) + "\n")
-        provider.add_span_processor(SimpleSpanProcessor(line))
+        provider.add_span_processor(BatchSpanProcessor(line))
     trace.set_tracer_provider(provider)
 
 

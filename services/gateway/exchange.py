@@ -55,6 +55,7 @@ class Exchange:
             telemetry.context_of({"traceparent": caller.traceparent}) if caller.traceparent else None,
             trace.SpanKind.SERVER,
             {"request_id": caller.request_id, "model": request.model, "choices": request.choices},
+            start_time=time.time_ns() - int(1e9 * (time.monotonic() - caller.arrived)),
         )
         self._context = trace.set_span_in_context(self._span)
 
@@ -130,7 +131,7 @@ class Exchange:
             "stream": self.request.stream,
             "finish": ",".join(sorted({choice.finish or "abort" for choice in choices})),
             "tokens": sum(clock.tokens_seen for clock in self._clocks),
-            "first_token_s": round(first - self._caller.arrived, 4) if first else None,
+            "first_token_s": round(first - self._caller.arrived, 6) if first else None,
             "took_s": round(time.monotonic() - self._caller.arrived, 4),
         }
         self._span.set_attributes({key: value for key, value in fields.items() if value is not None})

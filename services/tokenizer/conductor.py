@@ -158,6 +158,8 @@ class Conductor:
         link = await self._pool.link(placed.engine, min(ATTACH_WAIT_S, self._engine_wait_s))
 
         def take(ids: list[int], stop_last: bool) -> None:
+            if not request.generated:
+                trace.seen()
             self._metrics.generated += len(ids)
             if request.receive(ids, stop_last):  # a stop string: the engine is told now, this task hears it next
                 link.abandon(flight)

@@ -1,4 +1,4 @@
-"""A request's spans below the gateway's: queue, tokenize, schedule, ring submit, prefill, decode."""
+"""A request's spans below the gateway's: queue, tokenize, schedule, ring submit, prefill, notice, decode."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class RequestTrace:
     def __init__(self, traceparent: str, request_id: str) -> None:
         self._context: Context | None = None
         self._attributes = {"request_id": request_id}
-        self._published_ns = 0
+        self._published_ns = self._seen_ns = 0
         if telemetry.recording():
             self._context = telemetry.context_of({"traceparent": traceparent} if traceparent else {})
 
@@ -36,10 +36,15 @@ class RequestTrace:
         self._published_ns = time.time_ns()
         self._add("ring submit", started_ns, self._published_ns)
 
+    def seen(self) -> None:
+        """Tokens have come out of the ring."""
+        self._seen_ns = self._seen_ns or time.time_ns()
+
     def reported(self, report: Report) -> None:
         """What the engine says of its part, by its own clock."""
         self._add("queue", self._published_ns, report.prefill_ns)
         self._add("prefill", report.prefill_ns, report.first_token_ns)
+        self._add("notice", report.first_token_ns, self._seen_ns)
         self._add("decode", report.first_token_ns, report.finished_ns)
 
     def _add(self, name: str, begin_ns: int, end_ns: int) -> None:
