@@ -2,9 +2,9 @@
 
 python -m bench.arbiter [--megabits 100] [--seconds 20] [--wait-ms 0.5] [--json FILE] [--svg FILE]
 
-Two network namespaces and a link with a queue of 1 MiB between them; bench/arbiter_load.py sends, bench/arbiter_owner.py
-owns the region. MODEL messages come at random times, a quarter of the link together; a time is that of the call, from
-start to the owner's answer. Each run both ways: writes to the owner, and reads from it.
+Two network namespaces, and a link with a queue of 1 MiB between them; bench/arbiter_load.py sends, and
+bench/arbiter_owner.py owns the region. MODEL messages come at random times, a quarter of the link together; a time is
+that of the call, from its start to the owner's answer. Each run both ways: writes to the owner, and reads from it.
 """
 
 import argparse
@@ -29,7 +29,8 @@ def measure(link: ShapedLink, megabits: float, seconds: float, wait_ms: float) -
     command = link.far_command(sys.executable, "-m", "bench.arbiter_owner", link.address, str(LENGTH))
     rows = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdin and owner.stdout
+        assert owner.stdin
+        assert owner.stdout
         try:
             descriptor, sink = owner.stdout.readline().split()
             for way in ("write", "read"):

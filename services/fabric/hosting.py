@@ -13,9 +13,9 @@ TRANSPORTS = ("shm", "tcp", "verbs")
 """What owners can offer their regions by."""
 
 
-TRANSPORT_HELP = "how peers reach this service's memory: shm, on this machine; verbs, by RDMA"
+TRANSPORT_HELP = "how peers reach this service's memory: shm, on this machine; tcp; verbs, by RDMA"
 FABRIC_ADDRESS_HELP = (
-    "transport verbs: host:port where peers set queue pairs up, as they reach it; port 0 picks a free one"
+    "transports tcp and verbs: host:port where peers connect, as they reach it; port 0 picks a free one"
 )
 
 

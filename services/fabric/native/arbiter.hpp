@@ -1,6 +1,6 @@
 // Who goes first on a link that two traffic classes share (D8): deficit round robin in bytes, pure.
 //
-// MODEL never waits, but for one KV chunk that has its turn. KV moves in chunks and within a window of bytes that are
+// MODEL waits for nothing but KV chunks whose turn it is. KV moves in chunks and within a window of bytes that are
 // under way, those of MODEL counted, so that little lies before a MODEL transfer in the queues of kernel and network:
 // what has been handed over can't be overtaken. While MODEL moves more than the window, KV earns its weighted share.
 // The window follows the delay that it causes, which is to be `wait_s`: it finds what keeps the link busy by itself.
@@ -86,9 +86,10 @@ class Arbiter {
 
   bool earned() const { return credit_ >= waiting_[1].front() * settings_.model_weight; }
 
-  // KV's deficit counter, in 1/model_weight bytes: never more than its first chunk takes.
+  // KV's deficit counter, in 1/model_weight bytes: a window at most, for who could not use it.
   void earn(uint64_t model_bytes) {
-    credit_ = std::min(credit_ + model_bytes * settings_.kv_weight, waiting_[1].front() * settings_.model_weight);
+    const uint64_t most = std::max(window(), waiting_[1].front()) * settings_.model_weight;
+    credit_ = std::min(credit_ + model_bytes * settings_.kv_weight, most);
   }
 
   Traffic start(Traffic traffic) {

@@ -174,7 +174,7 @@ void add_arbiter(nb::module_& m) {
           "__init__",
           [](ArbiterSettings* self, uint64_t model_weight, uint64_t kv_weight, double wait_s, uint64_t least_chunk,
              uint64_t most_window) {
-            if (model_weight == 0 || kv_weight == 0) throw nb::value_error("weights are 1 or more");
+            if (model_weight == 0 || kv_weight == 0) throw nb::value_error("model_weight and kv_weight are 1 or more");
             if (!(wait_s > 0)) throw nb::value_error("wait_s is above 0");
             if (least_chunk < 4096 || most_window < 2 * least_chunk)
               throw nb::value_error("least_chunk is 4096 or more, most_window twice that or more");
@@ -218,6 +218,7 @@ void add_arbiter(nb::module_& m) {
 }  // namespace
 
 NB_MODULE(_tcp, m) {
+  nb::set_leak_warnings(false);  // the process's link lives until its end
   nb::exception<tcp::Lost>(m, "Lost", PyExc_ConnectionError);
   static nb::object refused = nb::exception<tcp::Refused>(m, "Refused", PyExc_PermissionError);
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {

@@ -17,8 +17,8 @@ from services.fabric.tcp.address import split
 from services.fabric.tcp.link import PROCESS_LINK, Link
 from services.fabric.verbs.lanes import LANES
 
-SILENCE_S = 5.0
-"""An owner from which nothing comes, and to which nothing goes, for so long is lost."""
+SILENCE_S = 2.0
+"""An owner from which nothing comes, and to which nothing goes, for so long is lost. A front end waits meanwhile."""
 
 
 class TcpRegion(RemoteRegion):

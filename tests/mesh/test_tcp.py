@@ -1,0 +1,109 @@
+"""A whole mesh whose prompts, tokens and KV blocks move by transport tcp alone."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.cli.mesh.plan import MeshOptions
+from services.fabric.region import MemoryRegion
+from services.fabric.transports import open_region
+from services.kvstore.client import StoreClient, StoreStats
+from tests.mesh.harness import Client, client, mesh
+
+pytestmark = pytest.mark.model
+
+REQUESTS = 50
+OWNERS = {"HOSTLESS_GPU_BACKEND_TRANSPORT": "tcp", "HOSTLESS_KVSTORE_TRANSPORT": "tcp"}
+WORDS = (" the", " quick", " brown", " fox", " jumps", " over", " the", " lazy", " dog", ".")
+"""Of the synthetic engine, by a token's position."""
+PROMPT = "one two three four five six seven eight nine ten " * 30
+
+
+@pytest.fixture
+async def c(tmp_path: Path) -> AsyncIterator[Client]:
+    options = MeshOptions(engine="synthetic", rate=200)
+    async with mesh(tmp_path, options, **OWNERS) as running, client(running) as made:
+        yield made
+
+
+def others_regions(pid: int) -> set[str]:
+    """Names of the regions of others that a process maps. (Its own were nameless when it mapped them.)"""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {line.rpartition("/hostless.")[2] for line in lines if "/hostless." in line.rpartition(" ")[2]}
+
+
+def test_a_mapped_region_would_be_seen(tmp_path: Path) -> None:
+    with MemoryRegion.create("ring.mine", 64, directory=tmp_path) as region:
+        assert not others_regions(os.getpid())
+        remote = open_region(region.descriptor())
+        assert others_regions(os.getpid()) == {"ring.mine"}
+        remote.close()
+
+
+def nobody_maps_others(c: Client) -> None:
+    for name, child in c.mesh.children.items():
+        assert not others_regions(child.pid), name
+
+
+async def test_prompts_and_tokens(c: Client) -> None:
+    async def one(number: int) -> None:
+        length = 3 + number % 10
+        answer = await c.complete(f"{number} " * (1 + number % 40), max_tokens=length, ignore_eos=True)
+        assert (answer.finish, (answer.usage or {}).get("completion_tokens")) == ("length", length), answer
+        begin = (answer.usage or {})["prompt_tokens"]
+        assert answer.text == "".join(WORDS[(begin + i) % len(WORDS)] for i in range(length))
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(REQUESTS):
+            group.create_task(one(number))
+    await c.until_idle()
+    nobody_maps_others(c)
+
+
+async def stats(c: Client) -> StoreStats:
+    async with StoreClient(c.mesh.plans["kvstore"].address) as store:
+        return await store.stats()
+
+
+async def works(c: Client) -> bool:
+    return (await c.complete("Hi", max_tokens=1)).finish == "length"
+
+
+async def test_blocks_come_back_from_the_store(c: Client) -> None:
+    fresh = await c.complete(PROMPT, max_tokens=5, ignore_eos=True)
+    assert fresh.finish == "length"
+
+    async def stored() -> bool:
+        return (await stats(c)).blocks >= 4
+
+    await c.until("the prompt's blocks are stored", stored)
+    await c.until_idle()
+    before = (await stats(c)).blocks_read
+    await c.mesh.kill("gpu_backend")
+    await c.mesh.restart("gpu_backend")
+    await c.until("the new engine serves", lambda: works(c), 60)
+    again = await c.complete(PROMPT, max_tokens=5, ignore_eos=True)
+    assert (again.text, again.finish) == (fresh.text, "length")
+    assert (await stats(c)).blocks_read > before
+    nobody_maps_others(c)
+
+
+async def test_an_engine_that_freezes_and_dies_under_requests(c: Client) -> None:
+    """The front end waits for an answer that does not come, but no longer than it may; later requests work."""
+    asked = [asyncio.create_task(c.complete("Hello", max_tokens=400, ignore_eos=True)) for _ in range(5)]
+
+    async def under_way() -> bool:
+        return bool(await c.busy_slots())
+
+    await c.until("requests are under way", under_way)
+    c.mesh.signal("gpu_backend", signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        answers = await asyncio.gather(*asked)
+    assert all(answer.ended for answer in answers)
+    await c.mesh.kill("gpu_backend")
+    await c.mesh.restart("gpu_backend")
+    await c.until("the new engine serves", lambda: works(c), 60)
