@@ -75,7 +75,7 @@ class RemoteRegion(ABC):
         traffic: TrafficClass = TrafficClass.MODEL,
     ) -> None:
         """Reads many pieces, one behind the other, into one flat array that they fill exactly."""
-        self.post([Read(at, piece) for at, piece in _pieces(offsets, lengths, into)], traffic)
+        self.post([Read(at, piece) for at, piece in pieces(offsets, lengths, into)], traffic)
 
     def scatter(
         self,
@@ -85,7 +85,7 @@ class RemoteRegion(ABC):
         traffic: TrafficClass = TrafficClass.MODEL,
     ) -> None:
         """Writes one flat array as many pieces, in order."""
-        self.post([Write(at, piece) for at, piece in _pieces(offsets, lengths, data)], traffic)
+        self.post([Write(at, piece) for at, piece in pieces(offsets, lengths, data)], traffic)
 
     def cas_many(
         self, offsets: NDArray[np.uint64], expected: NDArray[np.uint64], desired: NDArray[np.uint64]
@@ -95,7 +95,7 @@ class RemoteRegion(ABC):
         return np.array(self.post([CompareSwap(*triple) for triple in triples]), np.uint64)
 
 
-def _pieces(
+def pieces(
     offsets: NDArray[np.uint64], lengths: NDArray[np.uint64], flat: NDArray[Any]
 ) -> list[tuple[int, NDArray[np.uint8]]]:
     data = flat.reshape(-1).view(np.uint8)

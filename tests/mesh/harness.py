@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 
@@ -18,13 +18,14 @@ from services.cli.mesh.ports import free_ports
 from services.cli.mesh.process import Child
 from services.cli.mesh.readiness import until_ready
 
-START_S = 120.0
 STOP_S = 20.0
 
 
 @dataclass
 class Mesh:
     """Services by name ("gateway", "gpu_backend-0", ...). Everything it started ends with `stop`."""
+
+    start_s: ClassVar[float] = 120.0
 
     plans: dict[str, ServicePlan]
     folder: Path
@@ -51,7 +52,7 @@ class Mesh:
     async def start(self) -> None:
         for name in self.plans:
             self.launch(name)
-        async with asyncio.timeout(START_S), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(self.start_s), asyncio.TaskGroup() as group:
             for name in self.plans:
                 group.create_task(self.ready(name))
 

@@ -3,7 +3,10 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from services.cli.mesh.plan import MeshOptions
 from services.cli.mesh.process import Child
@@ -15,9 +18,12 @@ NEAR, FAR = "rxe0", "rxe1"
 
 
 class MeshByRdma(Mesh):
+    start_s = 240.0
+    """An emulated machine is slow, and all services start at once."""
+
     def launch(self, name: str) -> None:
         device = {"HOSTLESS_RDMA_DEVICE": NEAR if name == "tokenizer" else FAR}
-        plan = self.plans[name]
+        plan = self.plans[name] = replace(self.plans[name], ready_s=self.start_s, stop_s=60.0)
         self.children[name] = Child(plan.command, self.folder / f"{name}.log", {**self.environ, **device})
 
 
@@ -35,3 +41,8 @@ def mapped_files(pid: int) -> set[str]:
 
 def open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+needs_cable = pytest.mark.skipif(
+    not Path("/sys/class/infiniband/rxe1").exists(), reason="runs in the virtual machine of tests/rdma/test_machine.py"
+)

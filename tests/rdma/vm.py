@@ -61,7 +61,12 @@ class Machine:
 
         The command finds the exchange folder's path in HOSTLESS_EXCHANGE; what it prints goes to stdout.
         """
-        exports = {"PATH": os.environ["PATH"], "HOSTLESS_EXCHANGE": str(exchange), **(environ or {})}
+        exports = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(Path.home()),
+            "HOSTLESS_EXCHANGE": str(exchange),
+            **(environ or {}),
+        }
         lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
         (exchange / "command").write_text(
             "\n".join([*lines, f"cd {shlex.quote(os.getcwd())}", shlex.join(command), ""])

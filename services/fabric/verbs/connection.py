@@ -2,24 +2,20 @@
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
-import numpy as np
-from numpy.typing import NDArray
 
 from hostless.v1 import fabric_pb2 as pb
 from hostless.v1 import fabric_pb2_grpc
+from services.fabric import region_file
 from services.fabric.errors import FabricError, StaleRegion, Unreachable, WrongKey
 from services.fabric.operations import TrafficClass
-from services.fabric.verbs.device import RdmaDevice
+from services.fabric.verbs.core import STAGING_BYTES, Device, Far
 from services.fabric.verbs.lanes import LANES
-from services.fabric.verbs.queue_pair import Lost, QueuePair, Request
 
 CONNECT_S = 5.0
-STAGING_BYTES = 2 << 20
-"""Registered memory of a connection, through which everything moves; the most of a doorbell."""
-
 OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -31,46 +27,46 @@ OPTIONS = (
 class Connection:
     """Not for two threads at a time. One that failed stays failed: make another.
 
-    `staging` is this end's memory, `staging_at` its address; `far` is what the owner told.
+    `pair` runs operations on `memory`, the region, and reads of `header`, the page before it.
     """
 
-    def __init__(self, device: RdmaDevice, descriptor: pb.RegionDescriptor, traffic: TrafficClass) -> None:
-        """Raises StaleRegion, WrongKey, Unreachable, FabricError, or OSError when memory can't be registered."""
-        self._lost = Lost()
-        self.staging: NDArray[np.uint8] = np.zeros(STAGING_BYTES, np.uint8)
-        self.staging_at = self.staging.ctypes.data
-        self._memory = device.register(self.staging_at, STAGING_BYTES, device.enums.IBV_ACCESS_LOCAL_WRITE)
-        self._pair = QueuePair(device)
+    def __init__(self, device: Device, descriptor: pb.RegionDescriptor, traffic: TrafficClass) -> None:
+        """Raises StaleRegion, WrongKey, Unreachable, or another FabricError."""
+        self._ended: FabricError | None = None
+        self.pair = device.queue_pair(staging_bytes=STAGING_BYTES)
         self._channel = grpc.insecure_channel(descriptor.address, options=OPTIONS)
         request = pb.ConnectRequest(
-            generation=descriptor.generation, rkey=descriptor.rkey, traffic=traffic.value, end=self._pair.end()
+            generation=descriptor.generation, rkey=descriptor.rkey, traffic=traffic.value, end=self.pair.end()
         )
         try:
-            self.far = self._meet(request)
-            self._pair.connect(self.far.end, LANES[traffic])
+            far = self._meet(request)
+            self.pair.connect(far.end, LANES[traffic])
         except BaseException:
             self.close()
             raise
+        self.memory = Far(far.address, descriptor.length, far.key)
+        self.header = Far(far.header_address, region_file.PAGE_BYTES, far.header_key)
 
-    def run(self, requests: Sequence[Request], remote_key: int) -> None:
-        """As QueuePair.run; what the owner tells meanwhile ends it too."""
-        self._lost.check()
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Around what uses the pair: an error ends the connection, and what the owner told explains it."""
         try:
-            self._pair.run(requests, self._memory.local_key, remote_key, self._lost)
+            yield
         except FabricError as error:
-            self._lost.reason = self._lost.reason or error
-            raise
+            if self._ended is None:
+                self._ended = error
+                raise
+            raise self._ended from None
 
     @property
     def alive(self) -> bool:
         """As far as is known: nothing has failed, and the owner has not ended it."""
-        return self._lost.reason is None
+        return self._ended is None
 
     def close(self) -> None:
         """Idempotent."""
         self._channel.close()
-        self._pair.close()
-        self._memory.close()
+        self.pair.close()
 
     def _meet(self, request: pb.ConnectRequest) -> pb.ConnectReply:
         answers: queue.SimpleQueue[pb.ConnectReply | FabricError] = queue.SimpleQueue()
@@ -94,7 +90,8 @@ class Connection:
                 answers.put(answer)
         except grpc.RpcError as failure:
             error = _refusal(failure)
-        self._lost.reason = self._lost.reason or error
+        self._ended = self._ended or error
+        self.pair.lose()
         answers.put(error)
 
 

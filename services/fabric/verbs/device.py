@@ -1,107 +1,59 @@
-"""The RDMA device of this process: context, protection domain, address, and the memory registered with it."""
+"""The RDMA device of this process, and what /sys says of those that there are."""
 
+import importlib
 import os
-import threading
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from services.fabric.errors import TransportUnavailable
-from services.fabric.verbs.library import pyverbs
+from services.fabric.verbs.core import PORT, Device
 
 DEVICE_VARIABLE = "HOSTLESS_RDMA_DEVICE"
 GID_VARIABLE = "HOSTLESS_RDMA_GID"
-PORT = 1
+CORE_VARIABLE = "HOSTLESS_RDMA_CORE"
+CORES = ("native", "pyverbs")
 CLASS = Path("/sys/class/infiniband")
-MOST_READS = 16
-"""Reads and atomics of one queue pair under way at once, at most; devices keep state for each."""
-
-MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
-"""By ibv_mtu."""
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """Memory that the device may touch. `close` ends that at once. `address` is what peers name."""
-
-    handle: Any
-    address: int
-    length: int
-    local_key: int
-    remote_key: int
-
-    def close(self) -> None:
-        """Idempotent."""
-        self.handle.close()
-
-
-class RdmaDevice:
-    """For any thread. Lives as long as the process: see `local_device`."""
-
-    def __init__(self, name: str, gid_index: int | None = None) -> None:
-        """Raises TransportUnavailable if the device can't be opened or its port is down."""
-        self.enums = pyverbs("enums")
-        self._mr = pyverbs("mr")
-        error = pyverbs("pyverbs_error").PyverbsError
-        self.lock = threading.RLock()
-        """Held to make and end queue pairs and registrations."""
-        try:
-            self.context = pyverbs("device").Context(name=name)
-            self.protection = pyverbs("pd").PD(self.context)
-            port = self.context.query_port(PORT)
-            attributes = self.context.query_device()
-        except error as reason:
-            raise TransportUnavailable(f"RDMA device {name}: {reason}; see `hostless fabric check`") from None
-        if port.state != self.enums.IBV_PORT_ACTIVE:
-            raise TransportUnavailable(f"RDMA device {name}: port {PORT} is not active; see `hostless fabric check`")
-        self.name = name
-        self.lid = int(port.lid)
-        self.mtu = MTU_BYTES[int(port.active_mtu)]
-        self.reads = min(MOST_READS, int(attributes.max_qp_rd_atom))
-        self.gid_index = default_gid(name) if gid_index is None else gid_index
-        self.gid = _gid_bytes(str(self.context.query_gid(PORT, self.gid_index)))
-
-    def register(self, address: int, length: int, access: int) -> Registration:
-        """Host memory, pinned from now on. Raises OSError, with what to do about a limit of locked memory."""
-        try:
-            with self.lock:
-                handle = self._mr.MR(self.protection, length, access, address=address)
-        except pyverbs("pyverbs_error").PyverbsRDMAError as reason:
-            raise OSError(
-                f"RDMA device {self.name} does not register {length} bytes ({reason}); if the limit of locked memory "
-                "is lower (ulimit -l), raise it"
-            ) from None
-        return Registration(handle, address, length, handle.lkey, handle.rkey)
-
-    def register_gpu(self, dmabuf: int, offset: int, length: int, access: int) -> Registration:
-        """GPU memory, by the file descriptor of its dma-buf (cuMemGetHandleForAddressRange), so that the device reads
-        and writes it without the host (D7). Peers address it from 0.
-
-        Raises TransportUnavailable where the device or its driver has no dma-buf registration.
-        """
-        try:
-            with self.lock:
-                handle = self._mr.DmaBufMR(self.protection, length, access, dmabuf=dmabuf, offset=offset)
-        except pyverbs("pyverbs_error").PyverbsError as reason:
-            raise TransportUnavailable(
-                f"RDMA device {self.name} does not register GPU memory by dma-buf ({reason}); it takes mlx5 or another "
-                "driver with ibv_reg_dmabuf_mr, and NVIDIA's open kernel modules"
-            ) from None
-        return Registration(handle, 0, length, handle.lkey, handle.rkey)
 
 
 @lru_cache(maxsize=1)
-def local_device() -> RdmaDevice:
-    """The device that HOSTLESS_RDMA_DEVICE names, else the machine's first with an active port. Raises
-    TransportUnavailable."""
+def local_device() -> Device:
+    """The device that HOSTLESS_RDMA_DEVICE names, else the machine's first with an active port.
+
+    HOSTLESS_RDMA_CORE, native or pyverbs, says by which library; else it is the native one where that was built.
+    Raises TransportUnavailable.
+    """
     name = os.environ.get(DEVICE_VARIABLE) or next(iter(active_devices()), "")
     if not name:
         raise TransportUnavailable("transport verbs: no RDMA device with an active port; see `hostless fabric check`")
     index = os.environ.get(GID_VARIABLE, "")
     if index and not index.isdigit():
         raise TransportUnavailable(f"{GID_VARIABLE}: {index!r} is no index of a GID")
-    return RdmaDevice(name, int(index) if index else None)
+    return open_device(name, int(index) if index else default_gid(name))
+
+
+def open_device(name: str, gid_index: int) -> Device:
+    """Raises TransportUnavailable."""
+    core = os.environ.get(CORE_VARIABLE) or ("native" if native_is_built() else "pyverbs")
+    if core not in CORES:
+        raise TransportUnavailable(f"{CORE_VARIABLE}: {core!r} is not one of {', '.join(CORES)}")
+    if core == "native":
+        if not native_is_built():
+            raise TransportUnavailable(f"{CORE_VARIABLE}: no native core; install libibverbs-dev and build again")
+        from services.fabric.verbs.native_core import NativeDevice
+
+        return NativeDevice(name, gid_index)
+    from services.fabric.verbs.pyverbs_core import PyverbsDevice
+
+    return PyverbsDevice(name, gid_index)
+
+
+def native_is_built() -> bool:
+    """Whether services.fabric._verbs is there, and libibverbs too."""
+    try:
+        importlib.import_module("services.fabric._verbs")
+    except ImportError:
+        return False
+    return True
 
 
 def active_devices() -> list[str]:
@@ -134,12 +86,3 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:  # the kernel answers EINVAL for an entry that is not used
         return ""
-
-
-def _gid_bytes(text: str) -> bytes:
-    return bytes.fromhex(text.replace(":", ""))
-
-
-def gid_text(gid: bytes) -> str:
-    """As pyverbs takes it."""
-    return ":".join(gid[at : at + 2].hex() for at in range(0, 16, 2))

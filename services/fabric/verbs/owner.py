@@ -13,9 +13,9 @@ from services.fabric import region_file
 from services.fabric.errors import FabricError, StaleRegion, WrongKey
 from services.fabric.operations import TrafficClass
 from services.fabric.region import MemoryRegion
-from services.fabric.verbs.device import RdmaDevice, local_device
+from services.fabric.verbs.core import REMOTE, Access, Device, QueuePair
+from services.fabric.verbs.device import local_device
 from services.fabric.verbs.lanes import LANES
-from services.fabric.verbs.queue_pair import QueuePair
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,8 @@ OPTIONS = (
 class VerbsPublication:
     """A region's registrations: its bytes for what peers do; the page before them for reading, to verify."""
 
-    def __init__(self, device: RdmaDevice, region: MemoryRegion, address: str) -> None:
+    def __init__(self, device: Device, region: MemoryRegion, address: str) -> None:
         """Raises OSError."""
-        e = device.enums
         self.descriptor = pb.RegionDescriptor(
             transport="verbs", address=address, length=region.length, rkey=region.rkey, generation=region.generation
         )
@@ -43,11 +42,10 @@ class VerbsPublication:
         self._lock = threading.Lock()
         self._device, self._region = device, region
         self._pairs: dict[QueuePair, threading.Event] = {}
-        self.access = e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC
         at = region.view.ctypes.data
-        self.memory = device.register(at, region.length, self.access | e.IBV_ACCESS_LOCAL_WRITE)
+        self.memory = device.register(at, region.length, REMOTE | Access.LOCAL_WRITE)
         page = region_file.PAGE_BYTES
-        self.header = device.register(at - page, page, e.IBV_ACCESS_REMOTE_READ)
+        self.header = device.register(at - page, page, Access.REMOTE_READ)
 
     @property
     def pairs(self) -> int:
@@ -62,7 +60,7 @@ class VerbsPublication:
         if request.rkey != self.descriptor.rkey:
             raise WrongKey(f"rkey {request.rkey:#x} gives no right to the region of generation {request.generation}")
         lane = LANES[TrafficClass(request.traffic)]
-        pair = QueuePair(self._device, self.access)
+        pair = self._device.queue_pair(REMOTE)
         try:
             pair.connect(request.end, lane)
             with self._lock:
@@ -74,9 +72,9 @@ class VerbsPublication:
             raise
         reply = pb.ConnectReply(
             end=pair.end(),
-            address=self.memory.address,
+            address=self._region.view.ctypes.data,
             key=self.memory.remote_key,
-            header_address=self.header.address,
+            header_address=self._region.view.ctypes.data - region_file.PAGE_BYTES,
             header_key=self.header.remote_key,
         )
         return pair, reply

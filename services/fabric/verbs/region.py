@@ -1,23 +1,23 @@
 """A peer's view of a region over RDMA."""
 
 import threading
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import region_file
-from services.fabric.errors import FabricError, NotARegion, StaleRegion, Unreachable
+from services.fabric.errors import FabricError, NotARegion, OutOfBounds, StaleRegion, Unreachable
 from services.fabric.operations import CompareSwap, Operation, Read, TrafficClass
 from services.fabric.remote_region import RemoteRegion
-from services.fabric.verbs import plan
-from services.fabric.verbs.connection import STAGING_BYTES, Connection
+from services.fabric.verbs.connection import Connection
+from services.fabric.verbs.core import WORD, Kind
 from services.fabric.verbs.device import local_device
-from services.fabric.verbs.queue_pair import Kind, Request
 
-Flat = NDArray[np.uint8]
+T = TypeVar("T")
+Words = NDArray[np.uint64]
 
 
 class VerbsRegion(RemoteRegion):
@@ -33,42 +33,50 @@ class VerbsRegion(RemoteRegion):
         self._device = local_device()
         self._connections: dict[TrafficClass, Connection] = {}
         self._locks = {traffic: threading.Lock() for traffic in TrafficClass}
-        self._rights = np.frombuffer(
-            region_file.RegionHeader(descriptor.length, descriptor.rkey, descriptor.generation).rights(), np.uint8
-        )
+        header = region_file.RegionHeader(descriptor.length, descriptor.rkey, descriptor.generation)
+        self._rights = header.rights()
         self._closed = False
 
     @classmethod
     def open(cls, descriptor: RegionDescriptor) -> Self:
         region = cls(descriptor)
         try:
-            with region._locks[TrafficClass.MODEL]:
-                region._connection(TrafficClass.MODEL)
+            region._run(TrafficClass.MODEL, lambda connection: None)
         except Unreachable as error:
-            raise NotARegion(f"region {region._name}: {error}") from None
+            raise NotARegion(str(error)) from None
         return region
 
     def post(self, operations: Sequence[Operation], traffic: TrafficClass = TrafficClass.MODEL) -> list[int | None]:
-        views = [_view(operation) for operation in operations]
-        lengths = [plan.WORD if view is None else len(view) for view in views]
-        plan.check(operations, self.descriptor.length, lengths, self._name)
-        answers: list[int | None] = [None] * len(operations)
-        with self._locks[traffic]:
-            connection = self._connection(traffic)
-            for now in plan.rounds(operations, lengths, self.descriptor.length, STAGING_BYTES):
-                self._round(connection, now, operations, views, answers)
-        return answers
+        for operation in operations:
+            self._check(operation)
+        return self._run(traffic, lambda connection: connection.pair.post(operations, connection.memory))
+
+    def gather(
+        self, offsets: Words, lengths: Words, into: NDArray[Any], traffic: TrafficClass = TrafficClass.MODEL
+    ) -> None:
+        self._move(Kind.READ, offsets, lengths, into, traffic)
+
+    def scatter(
+        self, offsets: Words, lengths: Words, data: NDArray[Any], traffic: TrafficClass = TrafficClass.MODEL
+    ) -> None:
+        self._move(Kind.WRITE, offsets, lengths, data, traffic)
+
+    def cas_many(self, offsets: Words, expected: Words, desired: Words) -> Words:
+        self._check_many(offsets, np.full(len(offsets), WORD, np.uint64))
+        if len(offsets) and int((offsets % np.uint64(WORD)).max()):
+            offset = int(offsets[np.flatnonzero(offsets % np.uint64(WORD))[0]])
+            raise ValueError(f"offset {offset} of an 8-byte word is not a multiple of 8")
+        return self._run(
+            TrafficClass.MODEL, lambda connection: connection.pair.swap(offsets, expected, desired, connection.memory)
+        )
 
     def verify(self) -> None:
         """Reads the rights in the page before the region: the owner takes them away before it ends the connection."""
-        with self._locks[TrafficClass.MODEL]:
-            connection = self._connection(TrafficClass.MODEL)
-            far = connection.far
-            at = far.header_address + region_file.RIGHTS_AT
-            request = Request(Kind.READ, connection.staging_at, at, region_file.RIGHTS_BYTES)
-            self._run(connection, [request], far.header_key)
-            if not np.array_equal(connection.staging[: region_file.RIGHTS_BYTES], self._rights):
-                raise StaleRegion(f"region {self._name}: it has ended; ask its owner for a new descriptor")
+        rights = bytearray(region_file.RIGHTS_BYTES)
+        read = (Read(region_file.RIGHTS_AT, rights),)
+        self._run(TrafficClass.MODEL, lambda connection: connection.pair.post(read, connection.header))
+        if rights != self._rights:
+            raise StaleRegion(f"region {self._name}: it has ended; ask its owner for a new descriptor")
 
     def close(self) -> None:
         self._closed = True
@@ -81,64 +89,45 @@ class VerbsRegion(RemoteRegion):
     def _name(self) -> str:
         return f"{self.descriptor.address}, generation {self.descriptor.generation}"
 
-    def _connection(self, traffic: TrafficClass) -> Connection:
-        """With the class's lock held."""
-        if self._closed:
-            raise FabricError(f"region {self._name}: it was closed here")
-        held = self._connections.get(traffic)
-        if held is not None:
-            if held.alive:
-                return held
-            self._connections.pop(traffic).close()
+    def _run(self, traffic: TrafficClass, act: Callable[[Connection], T]) -> T:
+        """By the class's connection, which is made when there is none, or none that is of use."""
         try:
-            made = self._connections[traffic] = Connection(self._device, self.descriptor, traffic)
-        except FabricError as error:
-            raise type(error)(f"region {self._name}: {error}") from error
-        return made
-
-    def _round(
-        self,
-        connection: Connection,
-        now: plan.Round,
-        operations: Sequence[Operation],
-        views: Sequence[Flat | None],
-        answers: list[int | None],
-    ) -> None:
-        staging, far = connection.staging, connection.far
-        requests = []
-        for piece in now.pieces:
-            view, operation = views[piece.index], operations[piece.index]
-            if piece.kind is Kind.WRITE:
-                assert view is not None
-                staging[piece.staged : piece.staged + piece.length] = view[piece.begin : piece.end]
-            expected, desired = (
-                (operation.expected, operation.desired) if isinstance(operation, CompareSwap) else (0, 0)
-            )
-            local, remote = connection.staging_at + piece.staged, far.address + piece.offset
-            requests.append(Request(piece.kind, local, remote, piece.length, expected, desired))
-        self._run(connection, requests, far.key)
-        for piece in now.pieces:
-            begin = piece.staged + piece.lead
-            if piece.kind is Kind.READ:
-                into = views[piece.index]
-                assert into is not None
-                into[piece.begin : piece.end] = staging[begin : begin + piece.end - piece.begin]
-            elif piece.kind is Kind.SWAP:
-                answers[piece.index] = int(staging[begin : begin + plan.WORD].view(np.uint64)[0])
-
-    def _run(self, connection: Connection, requests: Sequence[Request], key: int) -> None:
-        try:
-            connection.run(requests, key)
+            with self._locks[traffic]:
+                if self._closed:
+                    raise FabricError("it was closed here")
+                connection = self._connections.get(traffic)
+                if connection is not None and not connection.alive:
+                    self._connections.pop(traffic).close()
+                    connection = None
+                if connection is None:
+                    connection = self._connections[traffic] = Connection(self._device, self.descriptor, traffic)
+                with connection.using():
+                    return act(connection)
         except FabricError as error:
             raise type(error)(f"region {self._name}: {error}") from error
 
+    def _move(self, kind: Kind, offsets: Words, lengths: Words, flat: NDArray[Any], traffic: TrafficClass) -> None:
+        self._check_many(offsets, lengths)
+        if int(lengths.sum()) != flat.nbytes:
+            raise ValueError(f"the pieces have {int(lengths.sum())} bytes, the flat array {flat.nbytes}: don't add up")
+        self._run(traffic, lambda connection: connection.pair.move(kind, offsets, lengths, flat, connection.memory))
 
-def _view(operation: Operation) -> Flat | None:
-    """An operation's memory as flat bytes; None for a swap, which has none."""
-    if isinstance(operation, CompareSwap):
-        return None
-    memory: Any = operation.into if isinstance(operation, Read) else operation.data
-    flat = np.frombuffer(memory, np.uint8) if memoryview(memory).nbytes else np.empty(0, np.uint8)
-    if isinstance(operation, Read) and not flat.flags.writeable:
-        raise BufferError("what is read into must be writable")
-    return flat
+    def _check(self, operation: Operation) -> None:
+        offset, length = operation.offset, self.descriptor.length
+        if isinstance(operation, CompareSwap):
+            size = WORD
+        else:
+            memory: Any = operation.into if isinstance(operation, Read) else operation.data
+            size = memoryview(memory).nbytes
+        if offset < 0 or offset + size > length:
+            raise OutOfBounds(f"region {self._name}: bytes [{offset}, +{size}) of a region of {length} bytes")
+        if isinstance(operation, CompareSwap) and offset % WORD:
+            raise ValueError(f"offset {offset} of an 8-byte word is not a multiple of 8")
+
+    def _check_many(self, offsets: Words, lengths: Words) -> None:
+        length = np.uint64(self.descriptor.length)
+        outside = (offsets > length) | (lengths > length - np.minimum(offsets, length))
+        if outside.any():
+            at = int(np.flatnonzero(outside)[0])
+            piece = f"bytes [{int(offsets[at])}, +{int(lengths[at])})"
+            raise OutOfBounds(f"region {self._name}: {piece} of a region of {int(length)} bytes")

@@ -1,13 +1,13 @@
-"""Turns operations into rounds: what fits into the staging memory and under one doorbell. Pure."""
+"""Turns operations into rounds: what fits into the staging memory and under one doorbell. Pure.
+
+verbs_core.hpp does the same for the native core.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from services.fabric.errors import OutOfBounds
 from services.fabric.operations import CompareSwap, Operation, Read, Write
-from services.fabric.verbs.queue_pair import DEPTH, Kind
-
-WORD = 8
+from services.fabric.verbs.core import DEPTH, WORD, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,6 @@ class Piece:
 class Round:
     pieces: list[Piece] = field(default_factory=list)
     staged: int = 0
-
-
-def check(operations: Sequence[Operation], length: int, lengths: Sequence[int], name: str) -> None:
-    """Raises OutOfBounds, or ValueError for a word that is not aligned, before anything is done."""
-    for operation, size in zip(operations, lengths, strict=True):
-        offset = operation.offset
-        if offset < 0 or offset + size > length:
-            raise OutOfBounds(f"region {name}: bytes [{offset}, +{size}) of a region of {length} bytes")
-        if isinstance(operation, CompareSwap) and offset % WORD:
-            raise ValueError(f"offset {offset} of an 8-byte word is not a multiple of 8")
 
 
 def rounds(
