@@ -38,6 +38,8 @@ class Alphabet {
 
   bool by_character() const { return by_character_; }
 
+  bool lacks_some() const { return lacks_some_; }
+
   // Whether a byte-level vocabulary lacks the token of some byte in this text; such bytes are left out of it.
   bool lacks(const std::uint8_t* text, std::size_t size) const {
     return lacks_some_ && std::any_of(text, text + size, [&](std::uint8_t value) { return bytes_[value] == kNone; });

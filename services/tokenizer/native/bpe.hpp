@@ -42,7 +42,7 @@ class Bpe {
 
   std::size_t table_bytes() const {
     return tables_.merges.bytes() + tables_.alphabet.memory() + tables_.pieces.bytes() + tables_.longs.bytes() +
-           tables_.joins.bytes();
+           tables_.joins.bytes() + tables_.characters.bytes();
   }
 
   // Ids of a valid UTF-8 text of less than 2^31 bytes, in arena.ids; returns how many. Control tokens are found in the
@@ -188,7 +188,10 @@ class Bpe {
   std::uint32_t* merge_piece(const std::uint8_t* text, std::size_t size, std::uint32_t* out, Arena& arena) const {
     if (size <= kByMerges) {
       Symbol symbols[kShortSymbols];
-      std::size_t count = short_symbols(tables_.alphabet, tables_.merges, text, 0, size, symbols);
+      std::size_t count =
+          tables_.characters.none()
+              ? short_symbols(tables_.alphabet, tables_.merges, text, 0, size, symbols)
+              : tables_.characters.symbols(tables_.joins, tables_.alphabet, tables_.merges, text, size, symbols);
       count = merge_short(tables_.merges, symbols, count);
       for (std::size_t i = 0; i < count; ++i) *out++ = symbols[i].id;
       return out;

@@ -65,6 +65,10 @@ class Joins {
     return filter_[bit >> 6] >> (bit & 63) & 1;
   }
 
+  // Whether a merge may take a byte that ends a character and one that begins the next, and not both characters whole.
+  // True for some whole ones of ASCII, too.
+  bool edge(std::uint8_t last, std::uint8_t first) const { return edges_[std::size_t{last} << 8 | first]; }
+
   // The same for the character that ends before the space at text[at].
   bool before_space(const std::uint8_t* text, std::size_t at) const {
     std::size_t begin = at - 1;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "alphabet.hpp"
+#include "characters.hpp"
 #include "joins.hpp"
 #include "letters.hpp"
 #include "long_piece.hpp"
@@ -44,6 +45,7 @@ struct Tables {
   PieceTable pieces;
   LongPieces longs;
   Joins joins;
+  Characters characters;  // none where merging from characters on would not be exact
   std::vector<std::string> texts;  // bytes that each id stands for
   std::vector<bool> made;  // merging makes the token of its own text; where not, it may be a whole piece still
 };
@@ -79,6 +81,8 @@ class VocabularyReader {
     }
     MergeTable merges(list.size());
     Joins joins;
+    std::vector<Pair> pairs;
+    pairs.reserve(list.size());
     std::array<std::uint32_t, 256> bytes = byte_ids();
     for (const MergeText& merge : list) {
       std::uint32_t left = id_of(merge.left), right = id_of(merge.right);
@@ -88,18 +92,25 @@ class VocabularyReader {
         throw Unsupported("a merge of control tokens, or of bytes: " + quoted(together_));
       }
       merges.set(left, right, {made, merge.rank});
+      pairs.push_back({left, right, merge.rank});
       joins.add(texts_[left], texts_[right]);
     }
     joins.finish();
     Alphabet alphabet(bytes, characters(), merges);
     LongPieces longs = births(alphabet, merges);
+    Characters whole;
+    if (!marked_ && !alphabet.lacks_some() && in_order(pairs, longs)) whole = whole_characters();
     PieceTable pieces(whole_pieces(ignore_merges));
     return {std::move(merges), std::move(alphabet), std::move(pieces), std::move(longs),
-            std::move(joins),  std::move(texts_),   std::move(made_)};
+            std::move(joins),  std::move(whole),    std::move(texts_), std::move(made_)};
   }
 
  private:
   static constexpr std::uint32_t kMostIds = 1 << 24;
+
+  struct Pair {
+    std::uint32_t left, right, rank;
+  };
 
   static std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
 
@@ -155,6 +166,24 @@ class VocabularyReader {
       found.emplace_back(code_point(first, text.size()), token.id);
     }
     if (found.empty()) throw Unsupported("no token is a character");
+    return found;
+  }
+
+  // Whether no merge comes before what it merges can be there.
+  bool in_order(const std::vector<Pair>& pairs, const LongPieces& longs) const {
+    return std::all_of(pairs.begin(), pairs.end(), [&](const Pair& pair) {
+      bool ever = made_[pair.left] && made_[pair.right];
+      return !ever || (longs.time(pair.left) <= pair.rank && longs.time(pair.right) <= pair.rank);
+    });
+  }
+
+  Characters whole_characters() const {
+    Characters found;
+    for_made([&](std::uint32_t id, const std::uint8_t* text, std::size_t size) {
+      bool whole = size > 1 && *text >= 0xC2 && *text < 0xF5 && size == char_length(*text) &&
+                   std::none_of(text + 1, text + size, [](std::uint8_t byte) { return (byte & 0xC0) != 0x80; });
+      if (whole && code_point(text, size) < 0x110000) found.add(code_point(text, size), id);
+    });
     return found;
   }
 

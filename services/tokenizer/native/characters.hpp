@@ -1,0 +1,77 @@
+// Merging a byte-level piece from characters on, not from bytes: a third of the symbols where a text is Chinese.
+//
+// What makes that exact, if no merge comes before its parts can be there (their own merges have lower ranks): merges
+// are done in the order of their ranks. No merge takes a part of a character whose both ends are clean (Joins), so
+// those within it are done by themselves, and before any that takes the whole of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "alphabet.hpp"
+#include "joins.hpp"
+#include "merge_table.hpp"
+#include "short_piece.hpp"
+
+namespace hostless::bpe {
+
+class Characters {
+ public:
+  // Of a character that merging makes a token of.
+  void add(std::uint32_t point, std::uint32_t id) {
+    if (pages_.empty()) {
+      pages_.assign(0x110000 / kPage, 0);
+      ids_.assign(kPage, kNone);  // page 0: no character of it is a token
+    }
+    std::uint16_t& page = pages_[point / kPage];
+    if (!page) {
+      page = static_cast<std::uint16_t>(ids_.size() / kPage);
+      ids_.resize(ids_.size() + kPage, kNone);
+    }
+    ids_[page * kPage + point % kPage] = id;
+  }
+
+  bool none() const { return pages_.empty(); }
+  std::size_t bytes() const {
+    return ids_.capacity() * sizeof(std::uint32_t) + pages_.capacity() * sizeof(std::uint16_t);
+  }
+
+  // Symbols of a piece of at most kShortSymbols bytes, as short_symbols() makes them, but of whole characters.
+  std::size_t symbols(const Joins& joins, const Alphabet& alphabet, const MergeTable& merges, const std::uint8_t* text,
+                      std::size_t size, Symbol* symbols) const {
+    std::size_t count = 0;
+    bool clean = true;  // nothing takes what is before `at` together with a part of what follows
+    for (std::size_t at = 0; at < size;) {
+      std::size_t length = text[at] < 0xC0 ? 1 : char_length(text[at]), next = at + length;
+      bool clean_after = next >= size || !joins.edge(text[next - 1], text[next]);
+      std::uint32_t id = clean && clean_after && length > 1 && next <= size ? whole(text + at, length) : kNone;
+      if (id != kNone) {
+        symbols[count++] = {id, kNone, kNone, 0};
+      } else {
+        for (next = std::min(next, size); at < next; ++at)
+          symbols[count++] = {alphabet.byte(text[at]), kNone, kNone, 0};
+      }
+      clean = clean_after;
+      at = next;
+    }
+    for (std::size_t i = 0; i + 1 < count; ++i) {
+      Merge merge = merges.find(symbols[i].id, symbols[i + 1].id);
+      symbols[i].rank = merge.rank;
+      symbols[i].merged = merge.merged;
+    }
+    return count;
+  }
+
+ private:
+  static constexpr std::size_t kPage = 256;
+
+  std::uint32_t whole(const std::uint8_t* at, std::size_t length) const {
+    std::uint32_t point = code_point(at, length);
+    return ids_[pages_[point / kPage] * kPage + point % kPage];
+  }
+
+  std::vector<std::uint16_t> pages_;
+  std::vector<std::uint32_t> ids_;
+};
+
+}  // namespace hostless::bpe
