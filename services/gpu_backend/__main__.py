@@ -14,7 +14,7 @@ from services.gpu_backend.assembly import assemble
 from services.gpu_backend.backend import Backend
 from services.gpu_backend.loading import LoadingStopped
 from services.gpu_backend.metrics import BackendCollector
-from services.gpu_backend.service import NAME, EngineService
+from services.gpu_backend.service import NAME, TRANSFERS, EngineService
 from services.gpu_backend.serving import Served, prepare
 from services.gpu_backend.settings import BackendSettings
 
@@ -27,7 +27,7 @@ async def serve(settings: BackendSettings, life: lifecycle.Lifecycle) -> None:
     service, registry = EngineService(), CollectorRegistry()
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(metrics.serve(settings.metrics_address, registry))
-        serving = rpc.serve(settings.address, service.register, [NAME], GRACE_S, serving=False)
+        serving = rpc.serve(settings.address, service.register, [NAME, TRANSFERS], GRACE_S, serving=False)
         server = await stack.enter_async_context(serving)
         log.info("listening", extra={"port": server.port})
         served = await _load(settings, settings.name(server.port), life)

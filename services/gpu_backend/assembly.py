@@ -1,27 +1,27 @@
 """Puts a prepared engine into the mesh: its description, its KV agent, its backend."""
 
 from hostless.v1 import scheduler_pb2 as pb
+from services.global_scheduler.client import SchedulerClient
 from services.gpu_backend.backend import Backend
 from services.gpu_backend.engine import PAGE_TOKENS
-from services.gpu_backend.kv_agent import AgentSettings, KvAgent, RingPrompts
+from services.gpu_backend.kv_agent import AgentSettings, KvAgent, Pages, Peers, RingPrompts
 from services.gpu_backend.kv_link import KvLink
 from services.gpu_backend.serving import Served
 from services.gpu_backend.settings import BackendSettings
 from services.kvstore.client import StoreClient
+
+ROLES = {"unified": pb.ROLE_UNIFIED, "prefill": pb.ROLE_PREFILL, "decode": pb.ROLE_DECODE}
 
 
 def assemble(settings: BackendSettings, served: Served, port: int) -> Backend:
     """A backend, not yet started, for the service that listens on `port`. It owns `served`."""
     kv_link = None
     if served.kv_pages is not None:
-        client = StoreClient(settings.kvstore)
-        orders, prompts = served.scheduler.orders, RingPrompts(served.ring)
-        agent = KvAgent(orders, prompts, served.kv_pages, client, AgentSettings(), served.region_name, served.regions)
-        kv_link = KvLink(agent, client)
+        kv_link = _join_store(settings, served, served.kv_pages)
     info = pb.EngineInfo(
         engine_id=settings.name(port),
         address=settings.advertised(port),
-        role=pb.ROLE_UNIFIED,
+        role=ROLES[settings.role],
         model=settings.model,
         epoch=served.ring.epoch,
         page_tokens=PAGE_TOKENS,
@@ -30,5 +30,24 @@ def assemble(settings: BackendSettings, served: Served, port: int) -> Backend:
         vocab_size=served.geometry.vocab,
         kv_layout=served.geometry.kv_layout,
         model_path=str(settings.model_folder),
+        node_id=settings.node,
     )
     return Backend(settings, info, served, kv_link)
+
+
+def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLink:
+    client = StoreClient(settings.kvstore)
+    limits = AgentSettings(receive_buffer_bytes=settings.receive_buffer_bytes)
+    scheduler = SchedulerClient(settings.scheduler) if settings.role == "prefill" else None
+    agent = KvAgent(
+        served.scheduler.orders,
+        RingPrompts(served.ring),
+        pages,
+        client,
+        limits,
+        served.region_name,
+        served.regions,
+        layers=served.geometry.layers,
+        peers=Peers(scheduler.watch, limits.peer_wait_s, limits.transfer_s) if scheduler else None,
+    )
+    return KvLink(agent, client, scheduler)

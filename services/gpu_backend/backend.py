@@ -46,7 +46,7 @@ class Backend:
         self.leases = LeaseTable(ring, settings.lease_ttl_ms / 1000, settings.lease_grace_ms / 1000, time.monotonic)
         self.leader = Leader(
             settings.scheduler,
-            info.engine_id,
+            settings.group_id or info.engine_id,
             info,
             self.report,
             settings.report_ms / 1000,
@@ -138,7 +138,7 @@ class Backend:
         self._draining = True
         self.leases.end_all()
         if self.kv_link:
-            await self.kv_link.client.close()
+            await self.kv_link.close()
         try:
             await asyncio.to_thread(self.scheduler.stop, STOP_S)
         except SchedulerLost as lost:

@@ -7,6 +7,9 @@ import grpc
 
 from hostless.v1 import engine_pb2, engine_pb2_grpc
 from services.common import rpc
+from services.gpu_backend.transfers import new_transfer
+
+__all__ = ["EngineBusy", "EngineCallError", "EngineClient", "EngineUnavailable", "LeaseEnded", "new_transfer"]
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """The engine's voice to the global scheduler: one stream, a report now and then, for ever (D9).
 
-This process is a group of one engine, so it is its own leader.
+Each engine is its own leader: a group of several has as many streams, all under its name.
 """
 
 import asyncio

@@ -23,7 +23,8 @@ COUNTERS = {
 GAUGES = {
     "running": "Requests in the decode batch.",
     "waiting": "Requests claimed, without a lane.",
-    "loading": "Requests whose KV is being loaded.",
+    "loading": "Requests whose KV is being loaded or handed over.",
+    "expecting": "Requests whose prompt is being prefilled elsewhere.",
     "prefilling": "Requests whose prompt is being computed.",
     "free_pages": "KV pages that nobody holds.",
     "free_lanes": "Places in the batch that nobody holds.",
@@ -39,6 +40,8 @@ STORE_COUNTERS = {
     "bytes_stored": "Their bytes.",
     "blocks_dropped": "KV blocks offered and not stored.",
     "blocks_existing": "KV blocks offered that the store had.",
+    "prompts_sent": "Prompts handed over to decode engines.",
+    "prompts_received": "Prompts whose KV came from prefill engines.",
 }
 
 
@@ -83,6 +86,15 @@ def _store_metrics(engine_id: str, agent: KvAgent) -> Iterable[Metric]:
         counter = CounterMetricFamily(f"hostless:engine_kv_{name}", text, labels=["engine"])
         counter.add_metric([engine_id], getattr(agent.counters, name))
         yield counter
+    moved = CounterMetricFamily("hostless:engine_kv_link_bytes", "KV moved over a link.", labels=["engine", "link"])
+    for link, moved_bytes in agent.counters.links.items():
+        moved.add_metric([engine_id, link.value], moved_bytes)
+    yield moved
+    memory = agent.receiver.memory
+    text = "Held by prompts that are prefilled elsewhere."
+    buffer = GaugeMetricFamily("hostless:engine_kv_receive_buffer_bytes", text, labels=["engine"])
+    buffer.add_metric([engine_id], memory.size - memory.free)
+    yield buffer
     queue = GaugeMetricFamily("hostless:engine_kv_read_queue_tokens", "Tokens waiting to be loaded.", labels=["engine"])
     queue.add_metric([engine_id], agent.read_queue_tokens)
     yield queue

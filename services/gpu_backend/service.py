@@ -8,9 +8,12 @@ import grpc
 from hostless.v1 import engine_pb2 as pb
 from hostless.v1 import engine_pb2_grpc
 from services.gpu_backend.backend import Backend, NotServing
+from services.gpu_backend.kv_agent.buffer_memory import LargerThanAll
+from services.gpu_backend.kv_agent.receiver import Receiver, UnknownTransfer
 from services.gpu_backend.leases import Lease, LeaseEnded, NoPlace
 
 NAME = "hostless.v1.Engine"
+TRANSFERS = "hostless.v1.KvTransfers"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -25,6 +28,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):  # type: ignore[misc]
 
     def register(self, server: grpc.aio.Server) -> None:
         engine_pb2_grpc.add_EngineServicer_to_server(self, server)
+        engine_pb2_grpc.add_KvTransfersServicer_to_server(KvTransfersService(self), server)
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.RingLease:
         backend = await self._loaded(context)
@@ -76,6 +80,39 @@ class EngineService(engine_pb2_grpc.EngineServicer):  # type: ignore[misc]
             token_begin=share.token_begin,
             token_count=share.token_count,
         )
+
+
+class KvTransfersService(engine_pb2_grpc.KvTransfersServicer):  # type: ignore[misc]
+    """The calls of prefill engines that hand prompts over to this one (D1-D3)."""
+
+    def __init__(self, engine: EngineService) -> None:
+        self._engine = engine
+
+    async def Open(self, request: pb.OpenTransferRequest, context: Context) -> pb.OpenTransferReply:
+        receiver = await self._receiver(context)
+        try:
+            buffer, hit_blocks = await receiver.open(request.transfer, request.block_bytes)
+        except UnknownTransfer as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except (LargerThanAll, OSError) as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        return pb.OpenTransferReply(buffer=buffer, hit_blocks=hit_blocks)
+
+    async def Finish(self, request: pb.FinishTransferRequest, context: Context) -> pb.FinishTransferReply:
+        receiver = await self._receiver(context)
+        try:
+            receiver.finish(request.transfer, request.first_token)
+        except UnknownTransfer as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        return pb.FinishTransferReply()
+
+    async def _receiver(self, context: Context) -> Receiver:
+        backend = self._engine.backend
+        if backend is None or backend.kv_link is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this engine takes no prompts from others")
+        assert backend
+        assert backend.kv_link
+        return backend.kv_link.agent.receiver
 
 
 def _ttl_ms(backend: Backend) -> int:

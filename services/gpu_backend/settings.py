@@ -9,6 +9,7 @@ from services.common.settings import require, require_above, require_addresses, 
 from services.fabric.hosting import FABRIC_ADDRESS_HELP, TRANSPORT_HELP, require_transport
 
 ENGINES = ("torch", "cuda", "synthetic")
+ROLES = ("unified", "prefill", "decode")
 SCHEDULER_KINDS = ("host", "host-overlap", "device")
 WEIGHTS = ("files", "random")
 DEFAULT_LANES = {"torch": 16, "cuda": 64, "synthetic": 256}
@@ -26,6 +27,15 @@ class BackendSettings:
     scheduler: str = setting("127.0.0.1:7010", "host:port of the global scheduler")
     kvstore: str = setting("", "host:port of the KV store; empty: nothing is loaded or stored")
     engine_id: str = setting("", "name of this engine in the mesh, unique; empty: host name and port")
+    role: str = setting(
+        "unified",
+        "unified serves whole requests; prefill computes prompts, whose KV goes to decode engines; decode goes on",
+    )
+    group_id: str = setting("", "engines that are placed as one group (D9); empty: the engine alone, by its id")
+    node_id: str = setting("", "the machine: its engines share storage links, hence a read queue; empty: host name")
+    receive_buffer_bytes: int = setting(
+        256 << 20, "memory for prompts that are prefilled elsewhere, until they are in KV pages (role decode)"
+    )
 
     engine: str = setting("torch", "torch computes a model on the CPU, cuda on a GPU; synthetic emits known tokens")
     scheduler_kind: str = setting(
@@ -97,6 +107,10 @@ class BackendSettings:
         require(self.most_step_tokens >= self.batch,
                 f"step-tokens: {self.most_step_tokens} is less than lanes, {self.batch}")  # fmt: skip
         require_transport(self.transport, self.fabric_address)
+        require(self.role in ROLES, f"role: {self.role!r} is not one of {', '.join(ROLES)}")
+        require(self.role == "unified" or bool(self.kvstore),
+                f"role: {self.role} needs a KV store: name one with --kvstore")  # fmt: skip
+        require_least(self, 1, "receive_buffer_bytes")
         self._check_gpu()
 
     def _check_gpu(self) -> None:
@@ -138,6 +152,11 @@ class BackendSettings:
     def advertised(self, port: int) -> str:
         """Where others reach the service that listens on `port`."""
         return self.advertise or f"{self.address.rpartition(':')[0]}:{port}"
+
+    @property
+    def node(self) -> str:
+        """The machine, with the default filled in."""
+        return self.node_id or socket.gethostname()
 
     def name(self, port: int) -> str:
         """The engine's id; stable over restarts on the same port."""

@@ -37,6 +37,8 @@ class RingRequest:
     cached_tokens: int = 0
     kv_lease: int = 0
     kv_root: bytes = bytes(16)
+    transfer: int = 0  # names the hand-over, where two engines share the request
+    receives: bool = False  # its prompt is prefilled by the other one
     tag: object = field(default=None, repr=False)
 
 
@@ -155,7 +157,7 @@ class Submitter:
             return None
         claim = self._slots.acquire()
         assert claim is not None
-        state = SlotState.PREFILL_PENDING
+        state = SlotState.KV_PENDING if request.receives else SlotState.PREFILL_PENDING
         word = _ring.slot_word(state, Finish.NONE, claim.generation, 0)
         return Submitted(request, claim.slot, claim.generation, word, prompt, tokens), claim
 
@@ -198,6 +200,7 @@ def _record(handle: Submitted, sequence: int, now_ns: int) -> tuple[object, ...]
         "kv_root": tuple(r.kv_root),
         "stop_ids": r.stop_ids + (0,) * (_ring.STOP_IDS - len(r.stop_ids)),
         "submitted_ns": now_ns,
+        "transfer": r.transfer,
     }
     return tuple(values[name] for name in RECORD.names or ())
 

@@ -107,6 +107,8 @@ class Fuzz {
     q.top_p = 1;
     q.cached_tokens = random() % 2 ? (q.prompt_count - 1) / 64 * 64 : 0;
     q.kv_lease = q.kv_root[3] = 1;
+    q.transfer = random() % 2;
+    if (q.transfer && random() % 2) q.flags = kHandOver, q.max_tokens = 1;
     for (uint32_t i = 0; random() % 64 && i < q.prompt_count; ++i)
       ring.prompt()[q.prompt_begin + i] = static_cast<uint32_t>(random() % kVocabulary);
     for (uint64_t spoilt = random() % 3; spoilt > 0; --spoilt)

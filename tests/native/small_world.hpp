@@ -4,6 +4,7 @@
 // that can happen outside the scheduler, and a turn of the scheduler itself.
 #pragma once
 #include "check.hpp"
+#include "claim.hpp"
 #include "host_platform.hpp"
 #include "toy.hpp"
 
@@ -20,16 +21,20 @@ struct StillPlatform : SingleThread {
 };
 
 // Pages in the end: 1, 2, 3, 4; all but the first grow into their last page while decoding.
+// The last three are shared by two engines: this one decodes the first two of them, and prefills the third.
 struct Kind {
   uint32_t prompt, most, cached;
+  bool receives = false, sends = false;
 };
-constexpr Kind kKinds[] = {{1, 1, 0}, {63, 3, 0}, {127, 3, 64}, {191, 3, 0}};
-constexpr uint32_t kKindCount = 4, kSlots = 3, kPages = 4, kStop = 7;
+constexpr Kind kKinds[] = {
+    {1, 1, 0}, {63, 3, 0}, {127, 3, 64}, {191, 3, 0}, {64, 2, 0, true}, {127, 3, 64, true}, {127, 1, 64, false, true}};
+constexpr uint32_t kKindCount = 7, kSlots = 3, kPages = 4, kStop = 7;
 
 struct Shape {
   uint32_t lanes, prefill_chunk;
   bool orders;
   uint32_t submits, cancels, errors;  // how many of each may happen
+  bool shared = false;                 // whether there are requests of two engines
 };
 
 class World {
@@ -49,6 +54,7 @@ class World {
     uint32_t slot = 0;
     while (slot < kSlots && word_state(ring.words()[slot]) != SlotState::empty) ++slot;
     if (left.submits == 0 || slot == kSlots) return false;
+    if (left.shared ? kind == 0 || kind == 2 : kKinds[kind].receives || kKinds[kind].sends) return false;
     --left.submits;
     uint64_t& word = ring.words()[slot];
     RequestRecord& q = ring.records()[slot] = RequestRecord{};
@@ -61,9 +67,12 @@ class World {
     q.top_p = 1;
     q.cached_tokens = kKinds[kind].cached;
     q.kv_lease = q.kv_root[0] = 1;
+    q.transfer = kKinds[kind].receives || kKinds[kind].sends;
+    if (kKinds[kind].sends) q.flags = kHandOver;
     q.stop_count = 1;
     q.stop_ids[0] = kStop;
-    word = slot_word(SlotState::prefill_pending, Finish::none, q.generation, 0);
+    const SlotState state = kKinds[kind].receives ? SlotState::kv_pending : SlotState::prefill_pending;
+    word = slot_word(state, Finish::none, q.generation, 0);
     return true;
   }
   bool cancel(uint32_t slot) {
@@ -94,9 +103,12 @@ class World {
     const uint64_t next = memory().orders_tail;
     if (next == memory().orders_head) return false;
     const KvOrder& order = context().order(next);
-    const bool load = order.kind == static_cast<uint32_t>(KvOrderKind::load);
-    if (!load && blocks != 0) return false;
-    if (load) context().load_done[order.slot] = load_answer(order.generation, blocks);
+    const auto kind = static_cast<KvOrderKind>(order.kind);
+    const bool asks = kind != KvOrderKind::store && kind != KvOrderKind::end;
+    if (!asks && blocks != 0) return false;
+    if (blocks != 0 && kind != KvOrderKind::receive) blocks = order.block_count;
+    const bool late = kind == KvOrderKind::receive && context().phases[order.slot] != Phase::expecting;
+    if (asks && !late) context().load_done[order.slot] = load_answer(order.generation, blocks);
     ++memory().orders_tail;
     return true;
   }
@@ -143,11 +155,12 @@ class World {
     add(left.submits, left.cancels, left.errors, memory().step.done_step == memory().step.step, memory().step.error);
     for (uint32_t slot = 0; slot < kSlots; ++slot) {
       add(ring.words()[slot], ring.cancels()[slot] == word_generation(ring.words()[slot]), c.phases[slot]);
-      const SlotState state = word_state(ring.words()[slot]);
-      if (state == SlotState::prefill_pending) add(ring.records()[slot].prompt_count, ring.records()[slot].sequence);
+      if (is_pending(ring.words()[slot]) && c.phases[slot] == Phase::idle)
+        add(ring.records()[slot].prompt_count, ring.records()[slot].sequence, ring.records()[slot].max_tokens);
       if (c.phases[slot] == Phase::idle) continue;
       const Request& r = c.requests[slot];
-      add(r.record.prompt_count, r.lane, r.generated, r.computed, r.offered, r.next, r.previous);
+      add(r.record.prompt_count, r.record.max_tokens, r.state, r.receives, r.lane, r.generated, r.computed, r.offered,
+          r.next, r.previous);
       add(r.persist, r.owes_end, r.load_asked, c.load_done[slot]);
       for (uint32_t other = 0; other < kSlots; ++other)
         add(c.phases[other] != Phase::idle && c.requests[other].arrival < r.arrival);

@@ -63,6 +63,8 @@ enum class Finish : uint8_t {
   bad_record = 5,    // the record doesn't hold together; nothing was computed
   engine_error = 6,  // the engine failed on this request's step
   draining = 7,      // refused or stopped because the engine is draining
+  kv_lost = 8,       // a hand-over between two engines that did not come about; it may be tried again
+  handed_over = 9,   // prefilled, its first token sampled, its KV with the decode engine (D3)
 };
 
 enum class EngineState : uint32_t { starting = 0, serving = 1, draining = 2, stopped = 3, failed = 4 };
@@ -148,7 +150,8 @@ static_assert(sizeof(RingHeader) == 1024);
 enum RecordFlags : uint32_t {
   kIgnoreEos = 1,      // stop_ids[0], the model's end token, does not stop
   kNoPersist = 2,      // KV blocks of this request are not stored
-  kRecordFlagsKnown = 3,
+  kHandOver = 4,       // this engine prefills and samples one token; another one, told by `transfer`, goes on (D3)
+  kRecordFlagsKnown = 7,
 };
 
 // One request, written by the front end before its slot word. 128 bytes.
@@ -165,12 +168,12 @@ struct RequestRecord {
   uint32_t flags;          // RecordFlags
   uint64_t seed;
   uint32_t stop_count;     // of stop_ids
-  uint32_t cached_tokens;  // prompt tokens whose KV the store holds under kv_lease; a multiple of 64
-  uint64_t kv_lease;       // the store's lease; 0 none
+  uint32_t cached_tokens;  // prompt tokens whose KV the store holds; a multiple of 64
+  uint64_t kv_lease;       // the store's lease, for the engine that reads them; 0: another one does, or none
   uint8_t kv_root[16];     // root of the block-key chain: model, layout, tenant
   uint32_t stop_ids[kStopIds];
   uint64_t submitted_ns;   // front end's clock, for traces
-  uint64_t reserved;
+  uint64_t transfer;       // names the hand-over in both engines' records; 0: one engine does it all
 };
 static_assert(sizeof(RequestRecord) == 128);
 

@@ -52,7 +52,7 @@ nb::dict record_layout() {
   return StructLayout(sizeof(R)) FIELD(R, generation) FIELD(R, sequence) FIELD(R, prompt_begin) FIELD(R, prompt_count)
       FIELD(R, token_begin) FIELD(R, max_tokens) FIELD(R, temperature) FIELD(R, top_p) FIELD(R, top_k) FIELD(R, flags)
           FIELD(R, seed) FIELD(R, stop_count) FIELD(R, cached_tokens) FIELD(R, kv_lease) FIELD(R, kv_root)
-              FIELD(R, stop_ids) FIELD(R, submitted_ns)
+              FIELD(R, stop_ids) FIELD(R, submitted_ns) FIELD(R, transfer)
                   .dict();
 }
 
@@ -92,7 +92,9 @@ void add_enums(nb::module_& m) {
       .value("TOO_LARGE", Finish::too_large)
       .value("BAD_RECORD", Finish::bad_record)
       .value("ENGINE_ERROR", Finish::engine_error)
-      .value("DRAINING", Finish::draining);
+      .value("DRAINING", Finish::draining)
+      .value("KV_LOST", Finish::kv_lost)
+      .value("HANDED_OVER", Finish::handed_over);
   nb::enum_<EngineState>(m, "EngineState", nb::is_arithmetic())
       .value("STARTING", EngineState::starting)
       .value("SERVING", EngineState::serving)
@@ -109,7 +111,8 @@ void add_enums(nb::module_& m) {
       .value("SCHEDULER", Owner::scheduler);
   nb::enum_<RecordFlags>(m, "RecordFlags", nb::is_arithmetic(), nb::is_flag())
       .value("IGNORE_EOS", kIgnoreEos)
-      .value("NO_PERSIST", kNoPersist);
+      .value("NO_PERSIST", kNoPersist)
+      .value("HAND_OVER", kHandOver);
 }
 
 }  // namespace

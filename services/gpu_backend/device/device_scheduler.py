@@ -141,7 +141,7 @@ class DeviceScheduler:
     def unfinished(self) -> int:
         """Requests claimed and not yet ended."""
         n = self.counters()
-        return n["waiting"] + n["loading"] + n["prefilling"] + n["running"] + n["starved"]
+        return n["waiting"] + n["expecting"] + n["loading"] + n["prefilling"] + n["running"] + n["starved"]
 
     @property
     def launch_errors(self) -> int:

@@ -1,4 +1,4 @@
-"""The agent: takes the scheduler's orders and hands them to loader and storer."""
+"""The agent: takes the scheduler's orders and hands them to loader, storer, sender and receiver."""
 
 import asyncio
 from functools import partial
@@ -12,7 +12,10 @@ from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.loader import Loader
 from services.gpu_backend.kv_agent.orders import InOrder, Orders
 from services.gpu_backend.kv_agent.pages import Pages
+from services.gpu_backend.kv_agent.peers import Peers
 from services.gpu_backend.kv_agent.prompts import Prompts
+from services.gpu_backend.kv_agent.receiver import Receiver
+from services.gpu_backend.kv_agent.sender import Sender
 from services.gpu_backend.kv_agent.settings import AgentSettings
 from services.gpu_backend.kv_agent.storer import Storer
 from services.gpu_backend.scheduler.orders import KvOrderKind
@@ -30,6 +33,8 @@ class KvAgent:
     client    of the store; stays the caller's to close
     name      of this engine, for its registered memory
     regions   makes that memory
+    layers    of the model: a block's parts that cross between engines (D5)
+    peers     decode engines, for an engine that prefills for them
     """
 
     def __init__(
@@ -41,6 +46,8 @@ class KvAgent:
         settings: AgentSettings,
         name: str,
         regions: RegionHost = SHARED_MEMORY,
+        layers: int = 1,
+        peers: Peers | None = None,
     ) -> None:
         self.counters = AgentCounters()
         self._orders, self._prompts, self._settings = orders, prompts, settings
@@ -49,11 +56,14 @@ class KvAgent:
         self._in_order = InOrder(orders.release)
         self._loader = Loader(orders, pages, client, health, self.counters, settings, f"kv.{name}", regions)
         self._storer = Storer(pages, client, health, self.counters, settings)
+        self.receiver = Receiver(orders, pages, client, health, self.counters, settings, f"kv.{name}.receive", regions)
+        self._peers = peers
+        self._sender = Sender(orders, pages, layers, peers, self.counters, settings) if peers else None
 
     @property
     def read_queue_tokens(self) -> int:
         """Tokens waiting to be read from the store (read_q of D9)."""
-        return self._loader.queued_tokens
+        return self._loader.queued_tokens + self.receiver.queued_tokens
 
     @property
     def idle(self) -> bool:
@@ -64,6 +74,10 @@ class KvAgent:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._loader.run())
             tasks.create_task(self._storer.run())
+            tasks.create_task(self.receiver.run())
+            if self._sender and self._peers:
+                tasks.create_task(self._sender.run())
+                tasks.create_task(self._peers.run())
             pause_s = self._settings.idle_poll_s
             while True:
                 fresh = self._orders.take()
@@ -86,15 +100,46 @@ class KvAgent:
             case KvOrderKind.END:
                 self._chains.end(slot, generation)
                 self._loader.forget(slot, generation)
+                self._end_transfer(slot, generation)
+                self._in_order.done(number)
+            case KvOrderKind.RECEIVE:
+                self._receive(order, slot, generation)
+                self._in_order.done(number)
+            case KvOrderKind.SEND:
+                self._send(order)
                 self._in_order.done(number)
 
     def _load(self, order: Any, slot: int, generation: int) -> None:
-        """The keys come from the prompt itself: a wrong lease can't bring in another prompt's blocks."""
+        if self.receiver.fill(order):
+            return
+        keys = self._keys(order, slot, generation, int(order["block_count"]))
+        if order["transfer"] and not order["kv_lease"]:  # the decode side reads (D2)
+            self._send(order)
+        else:
+            self._loader.submit(order, keys)
+
+    def _receive(self, order: Any, slot: int, generation: int) -> None:
+        keys = self._keys(order, slot, generation, int(order["first_block"]))
+        self.receiver.expect(order, keys if order["kv_lease"] else [])
+
+    def _send(self, order: Any) -> None:
+        if self._sender:
+            self._sender.submit(order)
+        else:
+            self._orders.answer_load(order, 0)
+
+    def _end_transfer(self, slot: int, generation: int) -> None:
+        self.receiver.forget(slot, generation)
+        if self._sender:
+            self._sender.forget(slot, generation)
+
+    def _keys(self, order: Any, slot: int, generation: int, blocks: int) -> list[bytes]:
+        """Of the blocks that the store has. They come from the prompt itself: a wrong lease can't bring in another
+        prompt's blocks."""
         root = order["kv_root"].tobytes()
-        prompt = self._prompts.tokens(slot, generation, int(order["block_count"]) * BLOCK_TOKENS)
-        keys = block_keys(root, prompt)
+        keys = block_keys(root, self._prompts.tokens(slot, generation, blocks * BLOCK_TOKENS))
         self._chains.begin(slot, generation, root, keys)
-        self._loader.submit(order, keys)
+        return keys
 
     def _store(self, order: Any, slot: int, generation: int, number: int) -> None:
         let_go = partial(self._in_order.done, number)

@@ -1,6 +1,8 @@
 """What the agent has done since its start."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from services.gpu_backend.kv_agent.links import KvLink
 
 
 @dataclass(slots=True)
@@ -17,3 +19,12 @@ class AgentCounters:
     """Offered blocks that the store had, or was being given by somebody else."""
     blocks_dropped: int = 0
     """Offered blocks that were not stored: later misses."""
+    prompts_sent: int = 0
+    """Prompts handed over to a decode engine."""
+    prompts_received: int = 0
+    """Prompts whose KV has come from a prefill engine."""
+    links: dict[KvLink, int] = field(default_factory=lambda: dict.fromkeys(KvLink, 0))
+    """Bytes moved over each link."""
+
+    def count(self, link: KvLink, moved: int) -> None:
+        self.links[link] += moved

@@ -13,6 +13,7 @@ from services.common.keys import BLOCK_TOKENS
 from services.fabric.hosting import RegionHost
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
+from services.gpu_backend.kv_agent.links import KvLink
 from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
 from services.gpu_backend.kv_agent.orders import Orders
 from services.gpu_backend.kv_agent.pages import Pages
@@ -146,6 +147,7 @@ class Loader:
         except BaseException:
             buffer.discard()  # the store may still be writing
             raise
+        self._counters.count(KvLink.STORE_PREFILL_BUFFER, got.blocks * self._kv_pages.block_bytes)
         if got.blocks < count:
             log.info("fewer blocks than expected", extra={"got": got.blocks, "asked": count, "why": got.reason})
         return got.blocks
@@ -158,4 +160,5 @@ class Loader:
         self._orders.answer_load(load.order, load.loaded)
         self._counters.blocks_loaded += load.loaded
         self._counters.bytes_loaded += load.loaded * self._kv_pages.block_bytes
+        self._counters.count(KvLink.PREFILL_BUFFER_PAGES, load.loaded * self._kv_pages.block_bytes)
         self._counters.loads_short += load.loaded < len(load.pages)

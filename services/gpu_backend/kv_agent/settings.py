@@ -25,6 +25,14 @@ class AgentSettings:
     """Blocks that are begun and committed in one call."""
     batches: int = 4
     """Batches begun and not yet committed, at most."""
+    receive_buffer_bytes: int = 256 << 20
+    """Memory for prompts that are prefilled elsewhere, until their pages are filled (the DE buffer of D2)."""
+    send_workers: int = 2
+    """Hand-overs under way at once, on the prefill side."""
+    transfer_s: float = 60.0
+    """From the opening of a hand-over to its last byte, at most; then it is given up on both sides."""
+    peer_wait_s: float = 5.0
+    """For the other side of a hand-over to be heard of."""
     retry_s: float = 1.0
     """A store that was away is left alone for so long; meanwhile loads are answered with 0 and stores dropped."""
     busy_poll_s: float = 0.005

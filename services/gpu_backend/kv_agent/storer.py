@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from services.gpu_backend.kv_agent.chains import Chain
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
+from services.gpu_backend.kv_agent.links import KvLink
 from services.gpu_backend.kv_agent.pages import Pages
 from services.gpu_backend.kv_agent.settings import AgentSettings
 from services.kvstore.client import Block, StoreClient, StoreUnavailable, WriteBatch
@@ -144,6 +145,7 @@ class Storer:
             if not reason:
                 self._counters.blocks_stored += 1
                 self._counters.bytes_stored += offer.block.length
+                self._counters.count(KvLink.PAGES_STORE, offer.block.length)
             elif reason in HAD:
                 self._counters.blocks_existing += 1
             else:

@@ -9,16 +9,15 @@
 namespace hostless {
 
 // Loads can be asked once, before anything was computed, and not while the agent still owes an answer
-// for an earlier request of the same slot: answers are told apart by slot.
+// for an earlier request of the same slot.
 template <class P>
 HOSTLESS_FN bool wants_load(const Context<P>& c, uint32_t slot) {
   const Request& r = c.requests[slot];
-  if (!c.s.settings.kv_orders || r.load_asked || r.generated != 0) return false;
-  if (r.record.cached_tokens == 0 || r.record.kv_lease == 0) return false;
-  const uint32_t* loading = c.list(c.s.loading);
-  for (uint32_t i = 0; i < c.s.loading.count; ++i)
-    if (c.lanes[loading[i]].slot == slot) return false;
-  return true;
+  if (!c.s.settings.kv_orders || r.load_asked) return false;
+  if (r.receives) return true;
+  if (r.generated != 0 || r.record.cached_tokens == 0) return false;
+  if (r.record.kv_lease == 0 && r.record.transfer == 0) return false;
+  return !answer_owed(c, slot);
 }
 
 // Each running request keeps a claim on one page to grow into, so that a request which comes in (or
@@ -39,8 +38,23 @@ HOSTLESS_FN void admit(Context<P>& c) {
     const uint32_t lane = take_lane(c, slot);
     for (uint32_t left = pages_for(total_tokens(c.requests[slot])); left > 0; --left) append_page(c, lane);
     const bool loads = wants_load(c, slot) && post_load(c, slot);
+    if (!loads && c.requests[slot].receives) announce(c, slot, SlotState::decode_paused);  // computed here instead
     join_list(c, loads ? Phase::loading : Phase::prefilling, lane);
   }
+}
+
+// The pages of a prompt that was prefilled elsewhere: where all are filled it decodes, at its second token (D3);
+// what is missing is computed here.
+template <class P>
+HOSTLESS_FN void take_received(Context<P>& c, uint32_t lane, uint32_t blocks) {
+  const uint32_t slot = c.lanes[lane].slot;
+  Request& r = c.requests[slot];
+  const bool whole = blocks >= pages_for(r.record.prompt_count);
+  r.computed = whole ? r.record.prompt_count : blocks * kPageTokens;
+  r.offered = r.record.cached_tokens / kPageTokens;
+  announce(c, slot, SlotState::decode_paused);
+  join_list(c, whole ? Phase::running : Phase::prefilling, lane);
+  offer_blocks(c, slot);
 }
 
 // The agent has answered for a lane with this many blocks; fewer than asked means more to compute.
@@ -53,12 +67,30 @@ HOSTLESS_FN void take_load(Context<P>& c, uint32_t lane, uint32_t blocks) {
     return release_lane(c, lane);
   }
   Request& r = c.requests[slot];
+  if (r.receives) return take_received(c, lane, blocks);
+  if (r.generated != 0) {  // they were sent
+    const bool sent = blocks == pages_for(r.record.prompt_count);
+    return end_held(c, slot, sent ? Finish::handed_over : Finish::kv_lost);
+  }
   const uint32_t asked = r.record.cached_tokens / kPageTokens;
   r.offered = blocks < asked ? blocks : asked;
   r.computed = r.offered * kPageTokens;
   r.report.cached_tokens = r.computed;
   bump(c.p, c.s.counters.cached_tokens, r.computed);
   join_list(c, Phase::prefilling, lane);
+}
+
+// The buffer has the prompt's KV, and this is the token that was sampled after it; or the KV won't come. From here on
+// the request is like one that was evicted: it waits for a lane and pages.
+template <class P>
+HOSTLESS_FN void take_expected(Context<P>& c, uint32_t slot, uint32_t token_and_one) {
+  if (token_and_one == 0 || token_and_one > c.s.settings.vocab_size) return end_request(c, slot, Finish::kv_lost);
+  Request& r = c.requests[slot];
+  leave_expecting(c, slot);
+  r.last_token = token_and_one - 1;
+  r.generated = 1;
+  r.report.first_token_ns = c.s.now_ns;
+  enqueue(c, slot);
 }
 
 // Looks for answers; returns how many came.
@@ -70,6 +102,13 @@ HOSTLESS_FN uint32_t take_loads(Context<P>& c) {
     const uint64_t answer = c.p.load_acquire(&c.load_done[c.lanes[lane].slot]);
     if (static_cast<uint32_t>(answer) != c.lanes[lane].generation) continue;
     take_load(c, lane, static_cast<uint32_t>(answer >> 32));
+    ++taken;
+  }
+  for (uint32_t i = c.s.expecting_count; i-- > 0;) {
+    const uint32_t slot = c.expecting[i];
+    const uint64_t answer = c.p.load_acquire(&c.load_done[slot]);
+    if (static_cast<uint32_t>(answer) != c.requests[slot].record.generation) continue;
+    take_expected(c, slot, static_cast<uint32_t>(answer >> 32));
     ++taken;
   }
   return taken;

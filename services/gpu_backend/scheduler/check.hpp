@@ -69,8 +69,9 @@ class Check {
       const Phase phase = c.phases[slot];
       const std::string who = name("slot", slot);
       waiting += phase == Phase::waiting;
+      expecting += phase == Phase::expecting;
       owed += r.owes_end;
-      const bool holds = phase != Phase::idle && phase != Phase::waiting;
+      const bool holds = phase != Phase::idle && phase != Phase::waiting && phase != Phase::expecting;
       expect(holds == (r.lane != kNone), who + (holds ? " has no lane" : " holds a lane"));
       if (phase == Phase::idle) expect(!r.owes_end, who + " is idle and owes an end");
       if (phase == Phase::running)
@@ -78,6 +79,10 @@ class Check {
                who + " runs without room for its next token");
     }
     for (uint32_t i = 0; i < s.loading.count; ++i) owed += c.lanes[c.list(s.loading)[i]].abandoned;
+    for (uint32_t i = 0; i < s.expecting_count; ++i)
+      expect(c.phases[c.expecting[i]] == Phase::expecting && c.requests[c.expecting[i]].next == i,
+             name("slot", c.expecting[i]) + " is expected wrongly");
+    expect(expecting == s.expecting_count, "the count of expected prompts is wrong");
     expect(waiting == s.waiting_count, "the queue's count is wrong");
     expect(owed == s.ends_owed, "ends_owed is wrong");
   }
@@ -129,7 +134,7 @@ class Check {
   const Settings& g;
   std::string wrong;
   std::vector<uint32_t> seen;
-  uint32_t waiting = 0, owed = 0;
+  uint32_t waiting = 0, expecting = 0, owed = 0;
 };
 
 }  // namespace hostless

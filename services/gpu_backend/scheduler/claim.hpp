@@ -119,35 +119,48 @@ HOSTLESS_FN uint32_t find_pending(Context<P>& c, uint32_t f) {
   return count;
 }
 
-// Takes the slot from the front end; false if it was not to be had. A kv_pending slot waits for KV
-// from a prefill engine; this engine takes none, so it ends at once as a record that doesn't hold.
+// Takes the slot from the front end; false if it was not to be had. A kv_pending slot keeps its word until the
+// prompt's KV has come from a prefill engine.
 template <class P>
 HOSTLESS_FN bool take_slot(Context<P>& c, uint32_t f, uint32_t slot) {
   const uint64_t word = c.p.load_acquire(&c.words[slot]);
   const uint32_t generation = word_generation(word);
-  const bool served = word_state(word) == SlotState::prefill_pending;
-  const uint64_t claimed = served ? slot_word(SlotState::prefill_processing, Finish::none, generation, 0)
-                                  : slot_word(SlotState::decode_completed, Finish::bad_record, generation, 0);
-  if (!served && word_state(word) != SlotState::kv_pending) return false;
-  if (!c.p.compare_exchange(&c.words[slot], word, claimed)) return false;
+  const bool receives = word_state(word) == SlotState::kv_pending;
+  if (!receives && word_state(word) != SlotState::prefill_pending) return false;
+  const SlotState state = receives ? SlotState::kv_pending : SlotState::prefill_processing;
+  if (!c.p.compare_exchange(&c.words[slot], word, slot_word(state, Finish::none, generation, 0))) return false;
   ++c.s.front_ends[f].claimed;
-  bump(c.p, served ? c.s.counters.claims : c.s.counters.refused);
-  if (!served) return false;
+  bump(c.p, c.s.counters.claims);
   Request& r = c.requests[slot];
   r = Request{};
   r.record = c.records[slot];
   r.report.generation = generation;
   r.report.claimed_ns = c.s.now_ns;
-  r.state = SlotState::prefill_processing;
+  r.state = state;
+  r.receives = receives;
   r.lane = r.previous = r.next = kNone;
   return true;
 }
 
+// Of a request that two engines share: one prefills and samples one token, the other has at least one more to sample.
+template <class P>
+HOSTLESS_FN Finish judge_shared(const Context<P>& c, uint32_t slot) {
+  const Request& r = c.requests[slot];
+  const bool sends = r.record.flags & kHandOver;
+  if (!sends && !r.receives) return Finish::none;
+  const bool holds = sends != bool{r.receives != 0} && c.s.settings.kv_orders && r.record.transfer != 0 &&
+                     (sends ? r.record.max_tokens == 1 : r.record.max_tokens >= 2);
+  if (!holds) return Finish::bad_record;
+  return answer_owed(c, slot) ? Finish::kv_lost : Finish::none;
+}
+
 // Thread 0: what is to become of a request whose record reads like this.
 template <class P>
-HOSTLESS_FN Finish verdict(const Context<P>& c, uint32_t f, const Request& r) {
+HOSTLESS_FN Finish verdict(const Context<P>& c, uint32_t f, uint32_t slot) {
+  const Request& r = c.requests[slot];
   const Finish judged = judge(c.s.settings, c.s.front_ends[f].lease, r.record, r.report.generation);
   if (judged != Finish::none) return judged;
+  if (const Finish shared = judge_shared(c, slot); shared != Finish::none) return shared;
   if (c.s.mode == EngineState::failed) return Finish::engine_error;
   return c.s.mode == EngineState::serving ? Finish::none : Finish::draining;
 }
@@ -156,7 +169,7 @@ template <class P>
 HOSTLESS_FN void claim(Context<P>& c, uint32_t f, uint32_t slot) {
   if (!leader(c.p, [&] { return take_slot(c, f, slot); })) return;
   Request& r = c.requests[slot];
-  auto finish = static_cast<Finish>(leader(c.p, [&] { return static_cast<uint64_t>(verdict(c, f, r)); }));
+  auto finish = static_cast<Finish>(leader(c.p, [&] { return static_cast<uint64_t>(verdict(c, f, slot)); }));
   if (finish == Finish::none) {
     bool unknown_id = false;
     for (uint32_t i = c.p.thread(); i < r.record.prompt_count; i += c.p.threads())
@@ -165,6 +178,7 @@ HOSTLESS_FN void claim(Context<P>& c, uint32_t f, uint32_t slot) {
   }
   lead(c.p, [&] {
     r.record.generation = r.report.generation;
+    if (finish == Finish::none && r.receives && !post_receive(c, slot)) finish = Finish::kv_lost;
     r.finish = finish;
     if (finish != Finish::none) {
       bump(c.p, c.s.counters.refused);
@@ -173,7 +187,7 @@ HOSTLESS_FN void claim(Context<P>& c, uint32_t f, uint32_t slot) {
     for (const uint8_t byte : r.record.kv_root) r.persist |= byte != 0;
     r.persist &= c.s.settings.kv_orders != 0 && !(r.record.flags & kNoPersist);
     r.arrival = c.s.arrivals++;
-    enqueue(c, slot);
+    r.receives ? join_expecting(c, slot) : enqueue(c, slot);
   });
 }
 

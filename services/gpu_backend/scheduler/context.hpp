@@ -19,7 +19,7 @@ struct Context {
   Phase* phases;
   Lane* lanes;
   uint32_t *free_lanes, *flight_lanes, *page_refs, *free_pages;
-  uint32_t *events, *announced, *found, *found_sequences, *found_order;
+  uint32_t *events, *announced, *expecting, *found, *found_sequences, *found_order;
   uint32_t *decode_graphs, *prefill_graphs, *graph_sizes;
   // ring
   RingHeader& ring;
@@ -66,6 +66,7 @@ struct Context {
     free_pages = at<uint32_t>(core, s.free_pages_offset);
     events = at<uint32_t>(core, s.events_offset);
     announced = at<uint32_t>(core, s.announced_offset);
+    expecting = at<uint32_t>(core, s.expecting_offset);
     found = at<uint32_t>(core, s.found_offset);
     found_sequences = at<uint32_t>(core, s.found_sequences_offset);
     found_order = at<uint32_t>(core, s.found_order_offset);

@@ -14,7 +14,7 @@
 //
 // One request through the phases of state.hpp, and the slot words that front ends see (ring.hpp):
 //
-//   idle -> waiting -> [loading ->] prefilling -> running -> idle
+//   idle -> [expecting ->] waiting -> [loading ->] prefilling -> running -> idle
 //              ^                        |            |  \-> starved -> running
 //              +------- evicted --------+------------+---------/
 #pragma once
@@ -61,6 +61,7 @@ HOSTLESS_FN void set_gauges(Context<P>& c) {
   Counters& n = c.s.counters;
   set(c.p, n.waiting, c.s.waiting_count);
   set(c.p, n.loading, c.s.loading.count);
+  set(c.p, n.expecting, c.s.expecting_count);
   set(c.p, n.prefilling, c.s.prefilling.count);
   set(c.p, n.running, c.s.running.count);
   set(c.p, n.starved, c.s.starved.count);
@@ -153,7 +154,8 @@ HOSTLESS_FN Turn turn(Context<P>& c) {
     if (sky != Sky::flying || found != 0) set_gauges(c);
     if (c.s.flight.kind != 0) return Turn::flying;
     if (found != 0 || sky == Sky::landed || c.s.prefilling.count != 0) return Turn::progress;
-    return c.s.waiting_count + c.s.loading.count + c.s.starved.count != 0 ? Turn::waiting : Turn::idle;
+    const uint32_t others = c.s.waiting_count + c.s.expecting_count + c.s.loading.count + c.s.starved.count;
+    return others != 0 ? Turn::waiting : Turn::idle;
   }));
 }
 

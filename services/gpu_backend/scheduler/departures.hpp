@@ -22,7 +22,8 @@ HOSTLESS_FN uint32_t sweep_cancels(Context<P>& c) {
   const bool any = leader(c.p, [&] {
     const CoreState& s = c.s;
     const uint32_t flying = s.flight.kind ? s.flight.sequences : 0;
-    return s.waiting_count + s.loading.count + s.prefilling.count + s.running.count + s.starved.count > flying;
+    const uint32_t elsewhere = s.waiting_count + s.expecting_count + s.loading.count;
+    return elsewhere + s.prefilling.count + s.running.count + s.starved.count > flying;
   });
   if (!any) return 0;
   return end_chosen(c, 0, c.s.settings.slots, Finish::cancelled, [&](uint32_t slot) { return cancel_asked(c, slot); });

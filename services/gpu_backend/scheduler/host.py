@@ -99,7 +99,7 @@ class HostScheduler:
     def unfinished(self) -> int:
         """Requests claimed and not yet ended."""
         n = self.counters()
-        return n["waiting"] + n["loading"] + n["prefilling"] + n["running"] + n["starved"]
+        return n["waiting"] + n["expecting"] + n["loading"] + n["prefilling"] + n["running"] + n["starved"]
 
     def check(self) -> None:
         """Raises AssertionError with the first thing in the core's books that doesn't add up."""

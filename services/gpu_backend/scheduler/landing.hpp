@@ -17,7 +17,7 @@ HOSTLESS_FN bool stops(const RequestRecord& q, uint32_t token) {
 // How a request ends with this token, which becomes its `count`-th.
 template <class P>
 HOSTLESS_FN Finish end_with(const Context<P>& c, const RequestRecord& q, uint32_t token, uint32_t count) {
-  const bool stopped = stops(q, token), full = count == q.max_tokens;
+  const bool stopped = stops(q, token), full = count == q.max_tokens && !(q.flags & kHandOver);
   if (token >= c.s.settings.vocab_size) return Finish::engine_error;
   if (stopped) return Finish::stop;
   return full ? Finish::length : Finish::none;
@@ -59,6 +59,14 @@ HOSTLESS_FN void land_sequence(Context<P>& c, uint32_t index, bool failed) {
   c.events[c.p.fetch_add(&c.s.event_count, 1)] = l.slot;
 }
 
+// Thread 0: a prompt is computed whose decoding is another engine's (D3). The lane is on no list.
+template <class P>
+HOSTLESS_FN void hand_over(Context<P>& c, uint32_t slot) {
+  if (!post_send(c, slot)) return end_held(c, slot, Finish::kv_lost);
+  join_list(c, Phase::loading, c.requests[slot].lane);
+  announce(c, slot, SlotState::decode_paused);
+}
+
 // Thread 0.
 template <class P>
 HOSTLESS_FN void settle(Context<P>& c, uint32_t slot) {
@@ -69,6 +77,7 @@ HOSTLESS_FN void settle(Context<P>& c, uint32_t slot) {
   if (c.phases[slot] == Phase::prefilling) {
     if (!c.lanes[lane].sampled) return;
     leave_list(c, Phase::prefilling, lane);
+    if (r.record.flags & kHandOver) return hand_over(c, slot);
     join_list(c, Phase::running, lane);
   }
   if (!lacks_page(c, r)) return;

@@ -47,6 +47,15 @@ HOSTLESS_FN void extract_lane(Context<P>& c, LaneList& l, uint32_t lane) {
   }
 }
 
+// Does the agent still owe an answer for an earlier request of this slot? Answers are told apart by slot.
+template <class P>
+HOSTLESS_FN bool answer_owed(const Context<P>& c, uint32_t slot) {
+  const uint32_t* loading = c.list(c.s.loading);
+  for (uint32_t i = 0; i < c.s.loading.count; ++i)
+    if (c.lanes[loading[i]].slot == slot) return true;
+  return false;
+}
+
 template <class P>
 HOSTLESS_FN uint32_t take_lane(Context<P>& c, uint32_t slot) {
   const uint32_t lane = c.free_lanes[--c.s.free_lane_count];
@@ -79,7 +88,8 @@ HOSTLESS_FN void leave_list(Context<P>& c, Phase phase, uint32_t lane) {
     case Phase::running: return remove_lane(c, c.s.running, lane);
     case Phase::starved: return remove_lane(c, c.s.starved, lane);
     case Phase::idle:
-    case Phase::waiting: return;
+    case Phase::waiting:
+    case Phase::expecting: return;
   }
 }
 
@@ -92,7 +102,8 @@ HOSTLESS_FN void join_list(Context<P>& c, Phase phase, uint32_t lane) {
     case Phase::running: return push_lane(c, c.s.running, lane);
     case Phase::starved: return push_lane(c, c.s.starved, lane);
     case Phase::idle:
-    case Phase::waiting: return;
+    case Phase::waiting:
+    case Phase::expecting: return;
   }
 }
 

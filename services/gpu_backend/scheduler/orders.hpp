@@ -1,4 +1,4 @@
-// orders.hpp: orders to the KV agent (step.hpp): load, store, end.
+// orders.hpp: orders to the KV agent (step.hpp).
 //
 // Orders are reserved by thread 0 as things happen and shown to the agent together by `flush_orders`, after
 // the team has copied the stored blocks' tokens into them: before the slot can end and its arena
@@ -28,7 +28,7 @@ HOSTLESS_FN KvOrder& reserve_order(Context<P>& c, KvOrderKind kind, uint32_t slo
   order.generation = generation;
   order.lane = kNone;
   order.first_block = order.block_count = order.page = 0;
-  order.kv_lease = 0;
+  order.kv_lease = order.transfer = 0;
   return order;
 }
 
@@ -49,20 +49,46 @@ HOSTLESS_FN void post_end(Context<P>& c, uint32_t slot, uint32_t generation) {
   --c.s.ends_owed;
 }
 
-// Asks for the request's cached blocks; false if there is no room to ask.
+// An order of this request that the agent answers; false if there is no room for it.
 template <class P>
-HOSTLESS_FN bool post_load(Context<P>& c, uint32_t slot) {
+HOSTLESS_FN bool post_exchange(Context<P>& c, KvOrderKind kind, uint32_t slot, uint32_t blocks) {
   Request& r = c.requests[slot];
   if (!order_room(c, r)) return false;
   owe_end(c, r);
-  r.load_asked = 1;
   c.p.store_relaxed(&c.load_done[slot], uint64_t{0});
-  KvOrder& order = reserve_order(c, KvOrderKind::load, slot, r.record.generation);
+  KvOrder& order = reserve_order(c, kind, slot, r.record.generation);
   order.lane = r.lane;
-  order.block_count = r.record.cached_tokens / kPageTokens;
+  order.first_block = kind == KvOrderKind::load ? 0 : r.record.cached_tokens / kPageTokens;
+  order.block_count = blocks;
   order.kv_lease = r.record.kv_lease;
+  order.transfer = r.record.transfer;
   name_root(order, r.record);
+  return true;
+}
+
+// Asks for the request's cached blocks, or all that were received; false if there is no room to ask.
+template <class P>
+HOSTLESS_FN bool post_load(Context<P>& c, uint32_t slot) {
+  Request& r = c.requests[slot];
+  const uint32_t blocks = r.receives ? pages_for(r.record.prompt_count) : r.record.cached_tokens / kPageTokens;
+  if (!post_exchange(c, KvOrderKind::load, slot, blocks)) return false;
+  r.load_asked = 1;
   bump(c.p, c.s.counters.loads);
+  return true;
+}
+
+// Tells the agent that a prompt's KV will come, from where its hit is read, and how much there is (D1, D2).
+template <class P>
+HOSTLESS_FN bool post_receive(Context<P>& c, uint32_t slot) {
+  return post_exchange(c, KvOrderKind::receive, slot, pages_for(c.requests[slot].record.prompt_count));
+}
+
+// Has the agent hand the prompt's pages and the first token over (D3).
+template <class P>
+HOSTLESS_FN bool post_send(Context<P>& c, uint32_t slot) {
+  const Request& r = c.requests[slot];
+  if (!post_exchange(c, KvOrderKind::send, slot, pages_for(r.record.prompt_count))) return false;
+  c.order(c.s.orders_reserved - 1).tokens[0] = r.last_token;
   return true;
 }
 
@@ -94,7 +120,7 @@ HOSTLESS_FN void offer_blocks(Context<P>& c, uint32_t slot) {
   }
 }
 
-// A load's pages, for an agent whose memory is not the graphs'. One of kPageTokens callers.
+// The pages of a load or send, for an agent whose memory is not the graphs'. One of kPageTokens callers.
 template <class P>
 HOSTLESS_FN void show_pages(Context<P>& c, const KvOrder& order, uint32_t caller) {
   if (&c.agent == &c.engine) return;
@@ -111,7 +137,9 @@ HOSTLESS_FN void flush_orders(Context<P>& c) {
   if (fresh == 0) return;
   for_each(c.p, fresh * kPageTokens, [&](uint32_t i) {
     KvOrder& order = c.order(head + i / kPageTokens);
-    if (order.kind == static_cast<uint32_t>(KvOrderKind::load)) return show_pages(c, order, i % kPageTokens);
+    if (order.kind == static_cast<uint32_t>(KvOrderKind::load) ||
+        order.kind == static_cast<uint32_t>(KvOrderKind::send))
+      return show_pages(c, order, i % kPageTokens);
     if (order.kind != static_cast<uint32_t>(KvOrderKind::store)) return;
     const uint32_t position = order.first_block * kPageTokens + i % kPageTokens;
     order.tokens[i % kPageTokens] = token_at(c, c.requests[order.slot], position);

@@ -86,21 +86,11 @@ HOSTLESS_FN void abandon_load(Context<P>& c, uint32_t slot) {
   r.lane = kNone;
 }
 
-// Thread 0: the request leaves everything that it holds, and ends.
+// Thread 0: a request that holds nothing any more ends.
 template <class P>
-HOSTLESS_FN void end_request(Context<P>& c, uint32_t slot, Finish finish) {
+HOSTLESS_FN void close_request(Context<P>& c, uint32_t slot, Finish finish) {
   Request& r = c.requests[slot];
-  const Phase phase = c.phases[slot];
   r.finish = finish;
-  if (phase == Phase::waiting) {
-    dequeue(c, slot);
-  } else if (phase == Phase::loading) {
-    abandon_load(c, slot);
-  } else {
-    leave_list(c, phase, r.lane);
-    release_lane(c, r.lane);
-    r.lane = kNone;
-  }
   if (r.owes_end) {
     r.owes_end = 0;
     post_end(c, slot, r.record.generation);
@@ -110,6 +100,27 @@ HOSTLESS_FN void end_request(Context<P>& c, uint32_t slot, Finish finish) {
   if (finish == Finish::cancelled) bump(c.p, c.s.counters.cancelled);
   if (finish == Finish::engine_error) bump(c.p, c.s.counters.engine_errors);
   announce_listed(c, slot, SlotState::decode_completed);
+}
+
+// Thread 0: a request whose lane is on no list ends.
+template <class P>
+HOSTLESS_FN void end_held(Context<P>& c, uint32_t slot, Finish finish) {
+  release_lane(c, c.requests[slot].lane);
+  c.requests[slot].lane = kNone;
+  close_request(c, slot, finish);
+}
+
+// Thread 0: the request leaves everything that it holds, and ends.
+template <class P>
+HOSTLESS_FN void end_request(Context<P>& c, uint32_t slot, Finish finish) {
+  const Phase phase = c.phases[slot];
+  switch (phase) {
+    case Phase::waiting: dequeue(c, slot); break;
+    case Phase::expecting: leave_expecting(c, slot); break;
+    case Phase::loading: abandon_load(c, slot); break;
+    default: leave_list(c, phase, c.requests[slot].lane); return end_held(c, slot, finish);
+  }
+  close_request(c, slot, finish);
 }
 
 // The whole team: ends all requests that `chosen` names; it is asked of every slot in

@@ -26,9 +26,9 @@ inline nanobind::dict counters_layout() {
       FIELD(C, cancelled) FIELD(C, prefill_launches) FIELD(C, decode_launches) FIELD(C, relaunches)
           FIELD(C, prompt_tokens) FIELD(C, cached_tokens) FIELD(C, generated_tokens) FIELD(C, pauses)
               FIELD(C, preemptions) FIELD(C, engine_errors) FIELD(C, loads) FIELD(C, blocks_offered)
-                  FIELD(C, blocks_dropped) FIELD(C, waiting) FIELD(C, loading) FIELD(C, prefilling) FIELD(C, running)
-                      FIELD(C, starved) FIELD(C, free_lanes) FIELD(C, free_pages) FIELD(C, orders_open)
-                          FIELD(C, illegal_transitions)
+                  FIELD(C, blocks_dropped) FIELD(C, waiting) FIELD(C, loading) FIELD(C, expecting) FIELD(C, prefilling)
+                      FIELD(C, running) FIELD(C, starved) FIELD(C, free_lanes) FIELD(C, free_pages)
+                          FIELD(C, orders_open) FIELD(C, illegal_transitions)
                               .dict();
 }
 

@@ -24,6 +24,23 @@ HOSTLESS_FN void enqueue(Context<P>& c, uint32_t slot) {
   c.phases[slot] = Phase::waiting;
 }
 
+// A request whose prompt is prefilled elsewhere waits apart, in no order, until its KV is there.
+template <class P>
+HOSTLESS_FN void join_expecting(Context<P>& c, uint32_t slot) {
+  c.phases[slot] = Phase::expecting;
+  c.requests[slot].next = c.s.expecting_count;
+  c.expecting[c.s.expecting_count++] = slot;
+}
+
+template <class P>
+HOSTLESS_FN void leave_expecting(Context<P>& c, uint32_t slot) {
+  Request& r = c.requests[slot];
+  const uint32_t last = c.expecting[--c.s.expecting_count];
+  c.expecting[r.next] = last;
+  c.requests[last].next = r.next;
+  r.next = kNone;
+}
+
 template <class P>
 HOSTLESS_FN void dequeue(Context<P>& c, uint32_t slot) {
   CoreState& s = c.s;

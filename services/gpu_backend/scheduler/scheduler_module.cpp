@@ -68,7 +68,7 @@ nb::dict step_layout() {
 nb::dict order_layout() {
   using S = KvOrder;
   return StructLayout(sizeof(S)) FIELD(S, kind) FIELD(S, slot) FIELD(S, generation) FIELD(S, lane) FIELD(S, first_block)
-      FIELD(S, block_count) FIELD(S, page) FIELD(S, kv_lease) FIELD(S, kv_root) FIELD(S, tokens)
+      FIELD(S, block_count) FIELD(S, page) FIELD(S, kv_lease) FIELD(S, kv_root) FIELD(S, tokens) FIELD(S, transfer)
           .dict();
 }
 
@@ -101,7 +101,9 @@ NB_MODULE(_scheduler, m) {
   nb::enum_<KvOrderKind>(m, "KvOrderKind", nb::is_arithmetic())
       .value("LOAD", KvOrderKind::load)
       .value("STORE", KvOrderKind::store)
-      .value("END", KvOrderKind::end);
+      .value("END", KvOrderKind::end)
+      .value("RECEIVE", KvOrderKind::receive)
+      .value("SEND", KvOrderKind::send);
   m.def("uniform", &hostless::uniform, "seed"_a, "index"_a);
 
   using Release = nb::call_guard<nb::gil_scoped_release>;

@@ -27,14 +27,16 @@ struct Settings {
 };
 
 // Where a request is. Its slot word tells less: `waiting` shows as prefill_processing or, evicted,
-// as decode_paused; `running` as decode_processing or, while others prefill, as decode_paused.
+// as decode_paused; `running` as decode_processing or, while others prefill, as decode_paused. One that is
+// prefilled elsewhere shows as kv_pending until its pages are filled.
 enum class Phase : uint8_t {
   idle = 0,        // no request
   waiting = 1,     // in the queue: no lane, no pages
-  loading = 2,     // lane and pages held, the KV agent fills them
+  loading = 2,     // lane and pages held, the KV agent fills them, or hands them over (D3)
   prefilling = 3,  // lane and pages held, tokens to compute before the next one can be sampled
   running = 4,     // in the decode batch
   starved = 5,     // out of the batch until a page is free for its next token
+  expecting = 6,   // its prompt is being prefilled elsewhere: no lane, no pages (D3)
 };
 
 // Whether the slot's word is to be written by the next `publish`, and who knows of it.
@@ -54,14 +56,15 @@ struct Request {
   uint32_t last_token; // the newest of them
   uint32_t computed;   // leading tokens whose KV is in its pages
   uint32_t offered;    // leading blocks that came from the store or were offered to it
-  uint32_t previous, next;  // in the waiting queue; kNone at its ends
+  uint32_t previous, next;  // in the waiting queue; kNone at its ends. Expecting: `next` is its place in that list
   SlotState state;     // as last announced
   Finish finish;
   uint8_t persist;     // 1: full blocks are offered to the store
   uint8_t owes_end;    // 1: the agent has had an order and must hear the end
   uint8_t load_asked;  // 1: at most one load a request
   Announced announced;
-  uint8_t reserved[2];
+  uint8_t receives;    // 1: its prompt is prefilled elsewhere
+  uint8_t reserved;
 };
 static_assert(sizeof(Request) == 240);
 
@@ -107,7 +110,8 @@ struct Counters {
   uint64_t prompt_tokens, cached_tokens, generated_tokens;
   uint64_t pauses, preemptions, engine_errors;
   uint64_t loads, blocks_offered, blocks_dropped;
-  uint64_t waiting, loading, prefilling, running, starved, free_lanes, free_pages, orders_open, illegal_transitions;
+  uint64_t waiting, loading, expecting, prefilling, running, starved, free_lanes, free_pages, orders_open,
+      illegal_transitions;
 };
 
 struct CoreState {
@@ -138,11 +142,12 @@ struct CoreState {
   uint32_t stores_open;      // store orders that hold a page
 
   uint32_t event_count, found_count, announced_count;
+  uint32_t expecting_count;
   uint32_t illegal_transitions;  // must stay 0
   uint32_t decode_graph_count, prefill_graph_count;
 
   uint64_t requests_offset, phases_offset, lanes_offset, free_lanes_offset, flight_lanes_offset;
-  uint64_t page_refs_offset, free_pages_offset, events_offset, announced_offset;
+  uint64_t page_refs_offset, free_pages_offset, events_offset, announced_offset, expecting_offset;
   uint64_t found_offset, found_sequences_offset, found_order_offset;
   uint64_t decode_graphs_offset, prefill_graphs_offset, graph_sizes_offset;
   uint64_t hot_bytes, size_bytes;
@@ -173,6 +178,7 @@ HOSTLESS_FN uint64_t lay_out(CoreState& s) {
   place(s.free_pages_offset, 4ULL * g.pages);
   place(s.events_offset, 4ULL * g.slots);
   place(s.announced_offset, 4ULL * g.slots);
+  place(s.expecting_offset, 4ULL * g.slots);
   place(s.found_offset, 4ULL * g.slots);
   place(s.found_sequences_offset, 4ULL * g.slots);
   place(s.found_order_offset, 4ULL * g.slots);

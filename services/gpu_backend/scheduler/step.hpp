@@ -48,10 +48,17 @@ enum class KvOrderKind : uint32_t {
   load = 1,   // fill the lane's first block_count pages from kv_lease; answer in load_done[slot]
   store = 2,  // page holds block `first_block` of the slot, whose tokens are given; copy it out
   end = 3,    // the slot is finished or gone: forget its key chain
+  // Between two engines, both under the name `transfer`:
+  receive = 4,  // a prompt of block_count blocks is prefilled elsewhere, the first first_block of them are stored
+                // (read here, if there is a kv_lease); answer with the first token + 1 once all are in the buffer,
+                // or with 0. A load of the same slot then fills its pages from the buffer
+  send = 5,  // the lane's first block_count pages hold the prompt, first_block of them from the store; tokens[0]
+             // was sampled: hand them over; answer with block_count, or less
 };
 
 // Single producer (core), single consumer (agent). The consumer frees an order by moving orders_tail
-// past it; a store's page may be reused from then on. A load is answered later, always, through load_done.
+// past it; a store's page may be reused from then on. A load or send is answered later, always, through
+// load_done; a receive too, unless the slot's end comes first.
 struct KvOrder {
   uint32_t kind;
   uint32_t slot;
@@ -64,15 +71,15 @@ struct KvOrder {
   uint64_t kv_lease;
   uint8_t kv_root[16];
   uint32_t tokens[kPageTokens];
-  uint64_t reserved1;
+  uint64_t transfer;
 };
 static_assert(sizeof(KvOrder) == 320);
 
 struct EngineMemory {
-  uint32_t lanes;           // most sequences in a step
-  uint32_t step_tokens;     // most tokens in a step
-  uint32_t lane_pages;      // columns of the block table = pages of max_context
-  uint32_t pages;           // KV pages of the engine
+  uint32_t lanes;  // most sequences in a step
+  uint32_t step_tokens;  // most tokens in a step
+  uint32_t lane_pages;  // columns of the block table = pages of max_context
+  uint32_t pages;  // KV pages of the engine
   uint32_t slots;
   uint32_t order_capacity;  // a power of two
   uint64_t sequences_offset, tokens_offset, out_tokens_offset, block_tables_offset;
@@ -80,14 +87,14 @@ struct EngineMemory {
   uint64_t size_bytes;
   uint8_t pad0[128 - 24 - 56];
   StepHeader step;
-  uint64_t orders_head;     // written by the core
+  uint64_t orders_head;  // written by the core
   uint8_t pad1[56];
-  uint64_t orders_tail;     // written by the agent
+  uint64_t orders_tail;  // written by the agent
   uint8_t pad2[56];
 };
 static_assert(sizeof(EngineMemory) == 384);
 
-// load_done[slot]: | blocks loaded:32 | generation:32 |, written by the agent.
+// load_done[slot]: | blocks loaded or sent, or first token + 1:32 | generation:32 |, written by the agent.
 HOSTLESS_FN constexpr uint64_t load_answer(uint32_t generation, uint32_t blocks) {
   return static_cast<uint64_t>(generation) | (static_cast<uint64_t>(blocks) << 32);
 }

@@ -174,7 +174,7 @@ def test_ids_spoilt_after_the_claim_cost_nobody_a_fault() -> None:
     assert request.finish == Finish.LENGTH
 
 
-def test_a_slot_that_waits_for_kv_is_refused_for_now() -> None:
+def test_a_slot_that_waits_for_kv_from_nowhere_is_refused() -> None:
     w = world()
     request = w.submit(20, 4)
     w.words[request.slot] = _ring.slot_word(SlotState.KV_PENDING, Finish.NONE, request.generation, 0)

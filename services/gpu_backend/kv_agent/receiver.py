@@ -1,0 +1,252 @@
+"""The decode side of a hand-over: a buffer for each prompt that is prefilled elsewhere, then its pages (D1-D3)."""
+
+import asyncio
+import logging
+import secrets
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hostless.v1.fabric_pb2 import RegionDescriptor
+from services.common.keys import BLOCK_TOKENS
+from services.fabric.hosting import RegionHost
+from services.fabric.region import MemoryRegion
+from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, Share
+from services.gpu_backend.kv_agent.counters import AgentCounters
+from services.gpu_backend.kv_agent.health import StoreHealth
+from services.gpu_backend.kv_agent.links import KvLink
+from services.gpu_backend.kv_agent.orders import Orders
+from services.gpu_backend.kv_agent.pages import Pages
+from services.gpu_backend.kv_agent.settings import AgentSettings
+from services.kvstore.client import StoreClient, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+
+class UnknownTransfer(Exception):
+    """No request waits under this name, or not any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Inbound:
+    """A prompt that is expected. `keys` are those of the blocks that this side reads from the store (D2)."""
+
+    order: np.void
+    keys: list[bytes]
+    blocks: int
+    share: Share | None = None
+    region: MemoryRegion | None = None
+    reading_tokens: int = 0
+    opened: bool = False
+    answered: bool = False
+    give_up: asyncio.TimerHandle | None = None
+    gone: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def name(self) -> int:
+        return int(self.order["transfer"])
+
+    @property
+    def request(self) -> tuple[int, int]:
+        return int(self.order["slot"]), int(self.order["generation"])
+
+
+class Receiver:
+    """`run` it as a task. An order is answered once, never after its request's end, and by `run`'s end at the latest.
+
+    Each prompt has a region of its own, which ends with it: a prefill engine that writes late finds its right
+    ended, never another prompt's bytes.
+    """
+
+    def __init__(
+        self,
+        orders: Orders,
+        kv_pages: Pages,
+        client: StoreClient,
+        health: StoreHealth,
+        counters: AgentCounters,
+        settings: AgentSettings,
+        name: str,
+        regions: RegionHost,
+    ) -> None:
+        self._orders, self._kv_pages, self._client = orders, kv_pages, client
+        self._health, self._counters, self._settings = health, counters, settings
+        self._name, self._regions = name, regions
+        self.memory = BufferMemory(settings.receive_buffer_bytes)
+        self._by_name: dict[int, Inbound] = {}
+        self._by_request: dict[tuple[int, int], Inbound] = {}
+        self._news = asyncio.Event()  # set, and replaced, when a prompt is expected
+        self._fills: asyncio.Queue[tuple[np.void, Inbound]] = asyncio.Queue()  # bounded by the engine's lanes
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens being read from the store (read_q of D9)."""
+        return sum(inbound.reading_tokens for inbound in self._by_request.values())
+
+    # --- orders ---
+
+    def expect(self, order: np.void, keys: list[bytes]) -> None:
+        inbound = Inbound(order, keys, int(order["block_count"]))
+        self._by_request[inbound.request] = inbound
+        if inbound.name in self._by_name:
+            self._lose(inbound, "its name is taken")
+            return
+        self._by_name[inbound.name] = inbound
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def fill(self, order: np.void) -> bool:
+        """Fills a request's pages from its buffer, and answers; False if it wasn't received here."""
+        inbound = self._by_request.get((int(order["slot"]), int(order["generation"])))
+        if inbound is None:
+            return False
+        self._fills.put_nowait((order, inbound))
+        return True
+
+    def forget(self, slot: int, generation: int) -> None:
+        """The request has ended. Idempotent."""
+        if (inbound := self._by_request.pop((slot, generation), None)) is not None:
+            inbound.answered = True
+            self._free(inbound)
+
+    # --- the prefill side's calls ---
+
+    async def open(self, name: int, block_bytes: int) -> tuple[RegionDescriptor, int]:
+        """The prompt's buffer, and how many blocks of its hit are in it. Raises UnknownTransfer, LargerThanAll."""
+        inbound = await self._expected(name)
+        if inbound.opened or block_bytes != self._kv_pages.block_bytes:
+            raise UnknownTransfer(f"transfer {name:#x} is open already, or has other blocks than {block_bytes} bytes")
+        inbound.opened = True
+        try:
+            inbound.share = self.memory.ask(inbound.blocks * block_bytes)
+            await asyncio.wait((inbound.share.granted, inbound.gone), return_when=asyncio.FIRST_COMPLETED)
+            hit = 0 if inbound.gone.done() else await self._read_hit(inbound)
+            if inbound.gone.done():
+                raise UnknownTransfer(f"transfer {name:#x} has ended")
+            loop = asyncio.get_running_loop()
+            inbound.give_up = loop.call_later(self._settings.transfer_s, self._lose, inbound, "nothing came in time")
+            return self._region(inbound).descriptor(), hit
+        except BaseException as error:
+            self._lose(inbound, repr(error))
+            raise
+
+    def finish(self, name: int, first_token: int) -> None:
+        """All is in the buffer. Raises UnknownTransfer."""
+        inbound = self._by_name.get(name)
+        if inbound is None or inbound.region is None or inbound.answered:
+            raise UnknownTransfer(f"nobody waits for transfer {name:#x} any more")
+        self._settle(inbound)
+        self._orders.answer_load(inbound.order, first_token + 1)
+        self._counters.prompts_received += 1
+
+    # --- life ---
+
+    async def run(self) -> None:
+        try:
+            while True:
+                order, inbound = await self._fills.get()
+                await self._fill(order, inbound)
+        finally:
+            while not self._fills.empty():
+                self._orders.answer_load(self._fills.get_nowait()[0], 0)
+            for inbound in list(self._by_request.values()):
+                self._lose(inbound, "the engine stops")
+
+    async def _fill(self, order: np.void, inbound: Inbound) -> None:
+        filled = 0
+        try:
+            pages = self._orders.pages_of(order)
+            region, block_bytes = inbound.region, self._kv_pages.block_bytes
+            while region is not None and filled < len(pages):
+                await self._kv_pages.write(
+                    int(pages[filled]), region.view[filled * block_bytes : (filled + 1) * block_bytes]
+                )
+                filled += 1
+                await asyncio.sleep(0)  # the event loop is shared
+        finally:
+            self._counters.count(KvLink.DECODE_BUFFER_PAGES, filled * self._kv_pages.block_bytes)
+            self._orders.answer_load(order, filled)
+            self._free(inbound)
+
+    async def _expected(self, name: int) -> Inbound:
+        """The prefill engine may have heard of a request before this agent has."""
+        try:
+            async with asyncio.timeout(self._settings.peer_wait_s):
+                while (inbound := self._by_name.get(name)) is None:
+                    await self._news.wait()
+        except TimeoutError:
+            raise UnknownTransfer(f"no request waits for transfer {name:#x}") from None
+        return inbound
+
+    async def _read_hit(self, inbound: Inbound) -> int:
+        """Full Blocks from the store (D2). Whatever fails costs the prefill side more to compute, and nothing else."""
+        if not inbound.keys or not self._health.available:
+            return 0
+        inbound.reading_tokens = len(inbound.keys) * BLOCK_TOKENS
+        self._counters.loads += 1
+        loaded = 0
+        try:
+            async with asyncio.timeout(self._settings.load_deadline_s):
+                loaded = await self._read_blocks(inbound)
+        except (StoreUnavailable, TimeoutError, OSError) as error:
+            if isinstance(error, StoreUnavailable):
+                self._health.failed(error)
+            log.warning("a hit was not read", extra={"slot": inbound.request[0], "why": repr(error)})
+            self._close_region(inbound)  # the store may still be writing to it
+        inbound.reading_tokens = 0
+        self._counters.loads_short += loaded < len(inbound.keys)
+        self._counters.blocks_loaded += loaded
+        self._counters.bytes_loaded += loaded * self._kv_pages.block_bytes
+        self._counters.count(KvLink.STORE_DECODE_BUFFER, loaded * self._kv_pages.block_bytes)
+        return loaded
+
+    async def _read_blocks(self, inbound: Inbound) -> int:
+        block_bytes, timeout_s = self._kv_pages.block_bytes, self._settings.read_timeout_s
+        batch = max(1, self._settings.load_buffer_bytes // block_bytes)
+        target, loaded = self._region(inbound).descriptor(), 0
+        async with self._client.lease(inbound.keys, self._settings.load_deadline_s, timeout_s) as hit:
+            self._health.answered()
+            while loaded < hit.hit and not inbound.gone.done():
+                count = min(batch, hit.hit - loaded)
+                got = await self._client.read(
+                    hit.lease_id, loaded, count, block_bytes, target, loaded * block_bytes, timeout_s
+                )
+                loaded += got.blocks
+                if got.blocks < count:
+                    log.info("fewer blocks than expected", extra={"got": got.blocks, "why": got.reason})
+                    break
+        return loaded
+
+    def _region(self, inbound: Inbound) -> MemoryRegion:
+        if inbound.region is None:
+            name = f"{self._name}.{secrets.token_hex(6)}"
+            inbound.region = self._regions.create(name, inbound.blocks * self._kv_pages.block_bytes)
+        return inbound.region
+
+    def _lose(self, inbound: Inbound, why: str) -> None:
+        if not inbound.answered:
+            log.warning("a prompt's KV did not come", extra={"slot": inbound.request[0], "why": why})
+            self._orders.answer_load(inbound.order, 0)
+        self._free(inbound)
+
+    def _settle(self, inbound: Inbound) -> None:
+        """No more calls of the prefill side; the buffer stays."""
+        inbound.answered = True
+        if self._by_name.get(inbound.name) is inbound:
+            del self._by_name[inbound.name]
+        if inbound.give_up is not None:
+            inbound.give_up.cancel()
+
+    def _free(self, inbound: Inbound) -> None:
+        """Gives everything back. Idempotent."""
+        self._settle(inbound)
+        if not inbound.gone.done():
+            inbound.gone.set_result(None)
+        self._close_region(inbound)
+        if inbound.share is not None:
+            self.memory.give_back(inbound.share)
+
+    def _close_region(self, inbound: Inbound) -> None:
+        if inbound.region is not None:
+            inbound.region.close()
+            inbound.region = None
