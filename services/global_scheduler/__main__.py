@@ -9,6 +9,7 @@ import time
 from prometheus_client import CollectorRegistry
 
 from services.common import lifecycle, metrics, rpc
+from services.common.lane import server as lane
 from services.global_scheduler.liveness import Leases
 from services.global_scheduler.mesh import Mesh
 from services.global_scheduler.metrics import MeshCollector, schedule_seconds
@@ -28,6 +29,9 @@ async def serve(settings: SchedulerSettings, life: lifecycle.Lifecycle) -> None:
     service = SchedulerService(mesh, schedule_seconds(registry), settings.wait_s)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(metrics.serve(settings.metrics_address, registry))
+        if settings.lane_port >= 0:
+            host = settings.address.rpartition(":")[0]
+            service.lane_port = await stack.enter_async_context(lane.serve(host, settings.lane_port, service.answer))
         server = await stack.enter_async_context(rpc.serve(settings.address, service.register, [NAME], GRACE_S))
         log.info("serving", extra={"port": server.port, "policy": settings.policy, "lease_ms": settings.lease_ms})
         async with asyncio.TaskGroup() as tasks:

@@ -12,6 +12,7 @@ from hostless.v1 import scheduler_pb2 as pb
 from hostless.v1 import scheduler_pb2_grpc
 from services.common import rpc
 from services.common.backoff import Backoff
+from services.common.lane.shortcut import Shortcut
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class SchedulerClient:
         self.address = address
         self._channel = rpc.channel(address)
         self._stub = scheduler_pb2_grpc.GlobalSchedulerStub(self._channel)
+        self._lane = Shortcut(address, "hostless.v1.GlobalScheduler/Schedules")
 
     async def schedule(self, items: Sequence[pb.ScheduleItem], timeout_s: float = 1.0) -> list[pb.Placement]:
         """One placement an item, in order; a refused one has no engine, and a refusal `reason: words` whose
@@ -38,8 +40,15 @@ class SchedulerClient:
 
         Raises SchedulerUnavailable: then go round robin over the last table.
         """
-        reply = await self._answer(self._stub.Schedule(pb.ScheduleRequest(items=items), timeout=timeout_s))
-        return list(reply.placements)
+        placements = await self._at_once(items, timeout_s)
+        waiting = [i for i, placed in enumerate(placements) if not placed.HasField("engine") and not placed.refusal]
+        if waiting:
+            request = pb.ScheduleRequest(items=[items[i] for i in waiting])
+            reply = await self._answer(self._stub.Schedule(request, timeout=timeout_s))
+            self._lane.offer(reply.lane_port)
+            for i, placed in zip(waiting, reply.placements, strict=True):
+                placements[i] = placed
+        return placements
 
     async def watch(self) -> AsyncGenerator[pb.PlacementTable, None]:
         """The table of live engines now and after each change, for ever. While the scheduler is away nothing
@@ -70,7 +79,16 @@ class SchedulerClient:
         """Every engine that a leader speaks for, live or not. Raises SchedulerUnavailable."""
         return await self._answer(self._stub.Status(pb.StatusRequest(), timeout=timeout_s))
 
+    async def _at_once(self, items: Sequence[pb.ScheduleItem], timeout_s: float) -> list[pb.Placement]:
+        """By the lane, if there is one. Empty: must be asked by a call."""
+        try:
+            answer = await self._lane.ask(pb.ScheduleRequest(items=items).SerializeToString(), timeout_s)
+        except TimeoutError:
+            raise SchedulerUnavailable(f"the global scheduler at {self.address}: no answer on the lane") from None
+        return list(pb.ScheduleReply.FromString(answer).placements) if answer else [pb.Placement() for _ in items]
+
     async def close(self) -> None:
+        await self._lane.close()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

@@ -30,6 +30,8 @@ class SchedulerService(scheduler_pb2_grpc.GlobalSchedulerServicer):  # type: ign
         self._mesh = mesh
         self._seconds = schedule_seconds
         self._wait_s = wait_s
+        self.lane_port = 0
+        """Where the lane is served, which `answer` answers."""
         self._ids = itertools.count(1)  # the callers' ids need not differ
         self._waiting: dict[str, asyncio.Future[pb.Placement]] = {}
         self._changed = asyncio.Event()  # set, and replaced by a new one, when the table changes
@@ -56,13 +58,21 @@ class SchedulerService(scheduler_pb2_grpc.GlobalSchedulerServicer):  # type: ign
             self._publish()
 
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> pb.ScheduleReply:
-        begun = time.perf_counter()
-        requests = [_request(str(next(self._ids)), item) for item in request.items]
-        decided = self._round(requests)
-        self._seconds.observe(time.perf_counter() - begun)
+        requests, decided = self._decide(request)
         if undecided := [asked for asked in requests if asked.request_id not in decided]:
             decided |= await self._wait(undecided, context.time_remaining())
-        return pb.ScheduleReply(placements=[decided[asked.request_id] for asked in requests])
+        placements = [decided[asked.request_id] for asked in requests]
+        return pb.ScheduleReply(placements=placements, lane_port=self.lane_port)
+
+    def answer(self, request: bytes) -> bytes:
+        """A Schedules message on the lane."""
+        requests, decided = self._decide(pb.ScheduleRequest.FromString(request))
+        placements = []
+        for asked in requests:
+            if (placed := decided.get(asked.request_id)) is None:
+                self._mesh.withdraw(asked.request_id)
+            placements.append(placed or pb.Placement())
+        return bytes(pb.ScheduleReply(placements=placements).SerializeToString())
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.PlacementTable]:
         """The table now, then after each change; changes that a slow watcher missed are sent as one."""
@@ -91,6 +101,13 @@ class SchedulerService(scheduler_pb2_grpc.GlobalSchedulerServicer):  # type: ign
         if self._mesh.refresh():
             self._changed.set()
             self._changed = asyncio.Event()
+
+    def _decide(self, request: pb.ScheduleRequest) -> tuple[list[Request], dict[str, pb.Placement]]:
+        begun = time.perf_counter()
+        requests = [_request(str(next(self._ids)), item) for item in request.items]
+        decided = self._round(requests)
+        self._seconds.observe(time.perf_counter() - begun)
+        return requests, decided
 
     def _round(self, requests: Sequence[Request] = ()) -> dict[str, pb.Placement]:
         """What is decided now, told in full at once: an engine may be gone a moment later."""

@@ -11,6 +11,7 @@ from services.global_scheduler.policy.registry import POLICIES
 class SchedulerSettings:
     address: str = setting("127.0.0.1:7010", "host:port of the gRPC service; port 0 picks a free one")
     metrics_address: str = setting("127.0.0.1:7011", "host:port of Prometheus metrics; empty: none")
+    lane_port: int = setting(0, "port of the lane, on which placing is fast; 0: a free one, -1: no lane")
     policy: str = setting("least_tokens", "how engines are chosen")
     alpha_tokens: int = setting(65_536, "a node with at most so many tokens to read has a short read queue (D10)")
     beta_tokens: int = setting(262_144, "a prefill engine with more tokens than that gets no more (D10)")
@@ -25,6 +26,7 @@ class SchedulerSettings:
         require_least(self, 0, "alpha_tokens", "beta_tokens", "wait_ms")
         require_least(self, 1, "max_waiting")
         require(100 <= self.lease_ms <= 600_000, f"lease-ms: {self.lease_ms} is not between 100 and 600000")
+        require(-1 <= self.lane_port <= 65535, f"lane-port: {self.lane_port} is no port, nor 0 or -1")
         require_addresses(self, "address", or_empty=("metrics_address",))
 
     @property

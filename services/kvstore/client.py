@@ -1,7 +1,6 @@
 """Client of the KV store: look chains up, read blocks into one's own memory, write blocks into the store's."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,12 +12,12 @@ import grpc
 from hostless.v1 import kvstore_pb2 as pb
 from hostless.v1 import kvstore_pb2_grpc
 from hostless.v1.fabric_pb2 import RegionDescriptor
-from services.common import rpc, telemetry
+from services.common import rpc
+from services.common.lane.shortcut import Shortcut
 from services.fabric.errors import FabricError
 from services.fabric.remote_region import RemoteRegion
 from services.fabric.transports import open_region
 from services.kvstore.block import Block
-from services.kvstore.lane.client import Lane, LaneClosed
 from services.kvstore.write_batch import StoreUnavailable, WriteBatch
 
 StoredBlock = pb.StoredBlock
@@ -27,12 +26,6 @@ StoreStats = pb.StatsReply
 __all__ = ["Block", "Hit", "Readout", "StoreClient", "StoreStats", "StoreUnavailable", "StoredBlock", "WriteBatch"]
 
 T = TypeVar("T")
-
-LANE_S = 2.0
-"""To connect to the lane, at most; meanwhile lookups are calls."""
-
-LANE_RETRY_S = 30.0
-"""A lane that can't be connected to is left alone for so long."""
 
 FREE_S = 1.0
 """Deadline of a release or abort. When it is missed, the store frees by itself after the lease or ticket time."""
@@ -81,9 +74,7 @@ class StoreClient:
         self._write_region: RemoteRegion | None = None
         self._opening = asyncio.Lock()
         self._freeing: set[asyncio.Task[None]] = set()
-        self._lane: Lane | None = None
-        self._joining: asyncio.Task[None] | None = None
-        self._no_lane_until = 0.0
+        self._lane = Shortcut(address, "hostless.v1.KvStore/Lookups", self._unwanted)
 
     async def lookup(self, keys: Sequence[bytes], ttl_s: float = 0.0, timeout_s: float = 1.0) -> Hit:
         """Longest stored run from the first key. With ttl_s, leased so long at most; the caller releases it."""
@@ -213,9 +204,7 @@ class StoreClient:
         return await self._call(self._stub.Collect, pb.CollectRequest(free_bytes=free_bytes), timeout_s)
 
     async def close(self) -> None:
-        if self._joining is not None:
-            await asyncio.wait((self._joining,))
-        self._leave_lane()
+        await self._lane.close()
         if self._freeing:
             await asyncio.wait(self._freeing)
         await self._channel.close()
@@ -231,40 +220,19 @@ class StoreClient:
         await self.close()
 
     async def _look_up(self, request: pb.LookupRequest, timeout_s: float) -> pb.LookupReply:
-        """By the lane, once there is one; a call shows the way to it, carries a trace, and is what is left without."""
-        if self._lane is not None and not telemetry.recording():
-            try:
-                answer = await self._lane.ask(request.SerializeToString(), timeout_s)
-            except LaneClosed:
-                self._leave_lane()
-            except TimeoutError:
-                self._leave_lane()
-                raise StoreUnavailable(f"store {self.address}: DEADLINE_EXCEEDED on the lane") from None
-            else:
-                reply = pb.LookupReply.FromString(answer)
-                if reply.refusal:
-                    raise StoreUnavailable(f"store {self.address}: {reply.refusal}")
-                return reply
-        reply = await self._call(self._stub.Lookup, request, timeout_s)
-        wanted = self._lane is None and self._joining is None and time.monotonic() >= self._no_lane_until
-        if reply.lane_port and wanted:
-            self._joining = asyncio.create_task(self._join_lane(reply.lane_port))
-        return reply
-
-    async def _join_lane(self, port: int) -> None:
+        """By the lane, once there is one; a call shows the way to it, and is what is left without."""
         try:
-            async with asyncio.timeout(LANE_S):
-                host = self.address.rpartition(":")[0].strip("[]")
-                self._lane = await Lane.connect(host, port, self._unwanted)
-        except (OSError, TimeoutError):
-            self._no_lane_until = time.monotonic() + LANE_RETRY_S  # a port that can't be reached from here, say
-        finally:
-            self._joining = None
-
-    def _leave_lane(self) -> None:
-        if self._lane is not None:
-            self._lane.close()
-            self._lane = None
+            answer = await self._lane.ask(request.SerializeToString(), timeout_s)
+        except TimeoutError:
+            raise StoreUnavailable(f"store {self.address}: DEADLINE_EXCEEDED on the lane") from None
+        if answer is None:
+            reply = await self._call(self._stub.Lookup, request, timeout_s)
+            self._lane.offer(reply.lane_port)
+            return reply
+        reply = pb.LookupReply.FromString(answer)
+        if reply.refusal:
+            raise StoreUnavailable(f"store {self.address}: {reply.refusal}")
+        return reply
 
     def _unwanted(self, answer: bytes) -> None:
         if lease_id := pb.LookupReply.FromString(answer).lease_id:

@@ -6,13 +6,13 @@ import os
 import secrets
 from collections.abc import AsyncIterator
 
+from services.common.lane.server import serve
 from services.common.settings import SettingError
 from services.fabric.hosting import RegionHost, open_host
 from services.fabric.region import MemoryRegion
 from services.kvstore.disk import Disk, Limits
 from services.kvstore.engines import StorageEngine
 from services.kvstore.keeping import Kept
-from services.kvstore.lane.server import serve
 from services.kvstore.leases import Leases
 from services.kvstore.reading import Reader
 from services.kvstore.service import StoreService

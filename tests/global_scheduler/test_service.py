@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from hostless.v1 import scheduler_pb2 as pb
 from hostless.v1 import scheduler_pb2_grpc
 from services.common import rpc
+from services.common.lane import server as lane
 from services.common.settings import SettingError
 from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable
 from services.global_scheduler.liveness import Leases
@@ -39,7 +40,11 @@ async def scheduler(
     mesh, registry = Mesh(policy or LeastTokens(), Leases(lease_s, time.monotonic)), CollectorRegistry()
     registry.register(MeshCollector(mesh))
     service = SchedulerService(mesh, schedule_seconds(registry), wait_s)
-    async with rpc.serve(address, service.register, [NAME], grace_s=0.1) as server, asyncio.TaskGroup() as tasks:
+    async with (
+        lane.serve("127.0.0.1", 0, service.answer) as service.lane_port,
+        rpc.serve(address, service.register, [NAME], grace_s=0.1) as server,
+        asyncio.TaskGroup() as tasks,
+    ):
         expiry = tasks.create_task(service.expire())
         yield Running(f"127.0.0.1:{server.port}", registry, mesh)
         expiry.cancel()
@@ -142,6 +147,39 @@ async def test_a_request_waits_for_a_report_that_makes_room(up) -> None:
         await prefill.say(up("p", group="one", introduce=False, role=pb.ROLE_PREFILL))
         assert [placed.decode.engine_id for placed in await asked] == ["d", "d"]
         assert running.mesh.waiting == 0
+
+
+async def on_lane(client: SchedulerClient) -> None:
+    """By a request that is refused at once."""
+    await client.schedule([item(model="none")])
+    async with asyncio.timeout(10):
+        while client._lane.lane is None:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0)
+
+
+async def test_nobody_waits_on_the_lane(up) -> None:
+    async with full(up) as (running, client, prefill), asyncio.TaskGroup() as tasks:
+        await on_lane(client)
+        (refused,) = await client.schedule([item(model="none")])
+        assert refused.refusal.startswith("unknown_model: ")
+        mixed = [item("1"), item("2", model="none"), item("3")]
+        asked = tasks.create_task(client.schedule(mixed, timeout_s=30))
+        await until_waiting(running.mesh, 2)
+        await prefill.say(up("p", group="one", introduce=False, role=pb.ROLE_PREFILL))
+        assert [placed.decode.engine_id for placed in await asked] == ["d", "", "d"]
+        (placed,) = await client.schedule([item()])
+        assert (placed.engine.engine_id, running.mesh.waiting) == ("p", 0)
+        assert client._lane.lane is not None
+
+
+async def test_a_lane_that_breaks_is_replaced(up) -> None:
+    async with full(up) as (_, client, _):
+        for _ in range(2):
+            await on_lane(client)
+            assert client._lane.lane is not None
+            client._lane.lane.close()
+        (refused,) = await client.schedule([item(model="none")])
+        assert refused.refusal
 
 
 async def test_a_wait_ends_at_its_bound_or_before_the_callers_deadline(up) -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hostless.v1 import kvstore_pb2 as pb
 from hostless.v1 import kvstore_pb2_grpc
+from services.common.lane import frames
+from services.common.lane.frames import Frame, Frames, Malformed, Messages
 from services.kvstore.block import Block
 from services.kvstore.client import StoreUnavailable
-from services.kvstore.lane import frames
-from services.kvstore.lane.frames import Frame, Frames, Malformed, Messages
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -67,7 +67,7 @@ async def test_a_client_made_of_grpc_can_use_it(start: Any, tools: Any) -> None:
 
 async def on_lane(client: Any) -> None:
     await client.lookup([])
-    await until(lambda: client._lane is not None)
+    await until(lambda: client._lane.lane is not None)
 
 
 async def test_the_client_changes_to_it_by_itself(start: Any, tools: Any, region: Any) -> None:
@@ -81,7 +81,7 @@ async def test_the_client_changes_to_it_by_itself(start: Any, tools: Any, region
         assert [hit.hit for hit in outcomes] == [3, 1, 6, 0]
         assert len({hit.lease_id for hit in outcomes[:3]}) == 3
         assert (await store.client.lookup(keys(blocks) * 5000)).hit == 30_000, "many frames"
-        assert not store.client._lane.closed
+        assert not store.client._lane.lane.closed
         assert await tools.get(store.client, blocks, region) == 6
         assert (await store.client.stats()).lookups >= 1206
 
@@ -116,9 +116,9 @@ async def test_a_lane_that_breaks_is_replaced(start: Any, tools: Any) -> None:
     async with start() as store:
         await tools.put(store.client, blocks)
         await on_lane(store.client)
-        store.client._lane._transport.abort()
+        store.client._lane.lane._transport.abort()
         assert (await store.client.lookup(keys(blocks))).hit == 2
-        await until(lambda: store.client._lane is not None and not store.client._lane.closed)
+        await until(lambda: store.client._lane.lane is not None and not store.client._lane.lane.closed)
         assert (await store.client.lookup(keys(blocks))).hit == 2
 
 
@@ -128,13 +128,13 @@ async def test_without_a_lane_lookups_are_calls(start: Any, tools: Any) -> None:
         await tools.put(store.client, blocks)
         for _ in range(3):
             assert (await store.client.lookup(keys(blocks))).hit == 2
-        assert store.client._joining is None
+        assert store.client._lane.joining is None
         store.service.lane_port = 1  # nobody listens there
         for _ in range(3):
             assert (await store.client.lookup(keys(blocks))).hit == 2
-        await until(lambda: store.client._joining is None)
+        await until(lambda: store.client._lane.joining is None)
         assert (await store.client.lookup(keys(blocks))).hit == 2
-        assert store.client._joining is None, "it is left alone for a while"
+        assert store.client._lane.joining is None, "it is left alone for a while"
 
 
 @pytest.mark.parametrize(
@@ -156,4 +156,4 @@ async def test_noise_ends_its_own_connection_only(start: Any, tools: Any, noise:
             await reader.read()
         writer.close()
         assert (await store.client.lookup([b"k" * 16])).hit == 0
-        assert not store.client._lane.closed
+        assert not store.client._lane.lane.closed

@@ -1,4 +1,4 @@
-"""The store's end of the lane: one connection a client, one stream a connection."""
+"""A service's end of a lane: one connection a client, one stream a connection."""
 
 import asyncio
 import logging
@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
+from services.common.lane import frames
+from services.common.lane.frames import Frame, Frames, Malformed, Messages, Window
 from services.common.rpc import PortTaken
-from services.kvstore.lane import frames
-from services.kvstore.lane.frames import Frame, Frames, Malformed, Messages, Window
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class _Connection(asyncio.Protocol):
 
 @asynccontextmanager
 async def serve(host: str, port: int, answer: Answer) -> AsyncIterator[int]:
-    """Serves lookups until the block ends; yields the port, of which 0 picks a free one. Raises PortTaken."""
+    """Serves `answer` until the block ends; yields the port, of which 0 picks a free one. Raises PortTaken."""
     peers: set[_Connection] = set()
     loop = asyncio.get_running_loop()
     try:

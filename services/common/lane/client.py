@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self, cast
 
-from services.kvstore.lane import frames
-from services.kvstore.lane.frames import Frame, Frames, Malformed, Messages, Window
+from services.common.lane import frames
+from services.common.lane.frames import Frame, Frames, Malformed, Messages, Window
 
 _STREAM = 1
 
@@ -16,19 +16,20 @@ class LaneClosed(Exception):
 
 
 class Lane(asyncio.Protocol):
-    """Requests answered in order. `unwanted` is called with the answer to a request whose caller went away."""
+    """Requests answered in order. `unwanted`, if given, gets the answer to a request whose caller went away."""
 
-    def __init__(self, unwanted: Callable[[bytes], None]) -> None:
+    def __init__(self, method: str, unwanted: Callable[[bytes], None] | None) -> None:
+        self._method = method.encode()
         self._unwanted = unwanted
         self._transport: asyncio.Transport | None = None
         self._frames, self._messages, self._window = Frames(), Messages(), Window()
         self._asked: deque[asyncio.Future[bytes]] = deque()
 
     @classmethod
-    async def connect(cls, host: str, port: int, unwanted: Callable[[bytes], None]) -> Self:
-        """Raises OSError."""
+    async def connect(cls, host: str, port: int, method: str, unwanted: Callable[[bytes], None] | None) -> Self:
+        """`method` is `package.Service/Method`. Raises OSError."""
         loop = asyncio.get_running_loop()
-        _, lane = await loop.create_connection(lambda: cls(unwanted), host, port)
+        _, lane = await loop.create_connection(lambda: cls(method, unwanted), host, port)
         return lane
 
     @property
@@ -56,8 +57,8 @@ class Lane(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
         fields = (
             b"\x83\x86"  # :method POST, :scheme http
-            + frames.literal(b":path", b"/hostless.v1.KvStore/Lookups")
-            + frames.literal(b":authority", b"kvstore")
+            + frames.literal(b":path", b"/" + self._method)
+            + frames.literal(b":authority", b"lane")
             + frames.literal(b"content-type", b"application/grpc")
             + frames.literal(b"te", b"trailers")
         )
@@ -102,10 +103,10 @@ class Lane(asyncio.Protocol):
         if not self._asked:
             raise Malformed("an answer to nothing")
         answer = self._asked.popleft()
-        if answer.done():
-            self._unwanted(message)
-        else:
+        if not answer.done():
             answer.set_result(message)
+        elif self._unwanted is not None:
+            self._unwanted(message)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and data:
