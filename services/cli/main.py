@@ -7,6 +7,7 @@ import typer
 from services.cli.bench import bench
 from services.cli.chat import chat
 from services.cli.errors import CliError
+from services.cli.fabric import fabric
 from services.cli.kv.commands import kv
 from services.cli.plan import plan
 from services.cli.pull import pull
@@ -27,7 +28,7 @@ app = typer.Typer(
 )
 for command in (up, chat, status, pull, plan, version):
     app.command()(command)
-for group in (bench, kv, sim):
+for group in (bench, fabric, kv, sim):
     app.add_typer(group)
 
 

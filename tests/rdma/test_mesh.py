@@ -1,69 +1,102 @@
-"""A whole mesh whose prompts, tokens and KV blocks move by RDMA alone."""
+"""A whole mesh whose prompts, tokens and KV blocks move by RDMA alone, and what it does while the cable suffers.
+
+One mesh for all of it: an emulated machine takes a minute to start one.
+"""
 
 import asyncio
+import json
+import subprocess
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from services.cli.mesh.plan import MeshOptions
 from services.kvstore.client import StoreClient, StoreStats
-from tests.mesh.harness import Client, client
-from tests.rdma.mesh_by_rdma import mapped_files, mesh_by_rdma, needs_cable
+from tests.mesh.harness import Answer, Client, client
+from tests.rdma.cable import cut, netem
+from tests.rdma.mesh_by_rdma import mapped_files, mesh_by_rdma, needs_cable, open_files
 
-pytestmark = [needs_cable, pytest.mark.model]
+pytestmark = [needs_cable, pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 
-REQUESTS = 200
 AT_ONCE = 16
 LENGTHS = (3, 7, 12)
 WORDS = (" the", " quick", " brown", " fox", " jumps", " over", " the", " lazy", " dog", ".")
 """Of the synthetic engine, by a token's position."""
 PROMPT = "one two three four five six seven eight nine ten " * 30
+DEADLINE_S = 90.0
+CUT_S = 5.0
 
 
-@pytest.fixture
-async def c(tmp_path: Path) -> AsyncIterator[Client]:
-    async with mesh_by_rdma(tmp_path, MeshOptions(engine="synthetic", rate=200)) as running, client(running) as made:
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def c(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    options = MeshOptions(engine="synthetic", rate=200)
+    async with mesh_by_rdma(tmp_path_factory.mktemp("mesh"), options) as running, client(running) as made:
         yield made
 
 
-async def test_prompts_tokens_and_blocks(c: Client) -> None:
-    """One mesh for all of it: an emulated machine takes long to start one."""
-    await two_hundred_requests(c)
-    the_front_end_maps_no_ring(c)
-    await blocks_come_back_from_the_store(c)
+async def test_two_hundred_requests_are_right(c: Client) -> None:
+    await crowd(c, 200)
 
 
-async def two_hundred_requests(c: Client) -> None:
-    places = asyncio.Semaphore(AT_ONCE)
-
-    async def one(number: int) -> None:
-        length = LENGTHS[number % len(LENGTHS)]
-        async with places:
-            answer = await c.complete(f"{number} " * (1 + number % 50), max_tokens=length, ignore_eos=True)
-        assert (answer.finish, (answer.usage or {}).get("completion_tokens")) == ("length", length), answer
-        begin = (answer.usage or {})["prompt_tokens"]
-        assert answer.text == "".join(WORDS[(begin + i) % len(WORDS)] for i in range(length))
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(REQUESTS):
-            group.create_task(one(number))
-    await c.until_idle(60)
-
-
-def the_front_end_maps_no_ring(c: Client) -> None:
+async def test_the_front_end_maps_no_ring(c: Client) -> None:
+    await crowd(c, 1)
     maps = {name: mapped_files(child.pid) for name, child in c.mesh.children.items()}
-    mine = {name: {path for path in files if "/hostless." in path} for name, files in maps.items()}
-    assert not mine["tokenizer"]
-    assert any("/hostless.ring." in path for path in mine["gpu_backend"])
-    assert not any("/hostless.kvstore." in path for path in mine["gpu_backend"])
-    assert not any("/hostless.ring." in path or "/hostless.kv." in path for path in mine["kvstore"])
+    regions = {name: {path for path in files if "/hostless." in path} for name, files in maps.items()}
+    assert not regions["tokenizer"]
+    assert any("/hostless.ring." in path for path in regions["gpu_backend"])
+    assert not any("/hostless.kvstore." in path for path in regions["gpu_backend"])
+    assert not any("/hostless.ring." in path or "/hostless.kv." in path for path in regions["kvstore"])
     assert any("uverbs" in path for path in maps["tokenizer"])
 
 
-async def blocks_come_back_from_the_store(c: Client) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [("loss", "2%"), ("delay", "10ms", "5ms"), ("duplicate", "10%")],
+    ids=lambda words: words[0],
+)
+async def test_requests_on_a_bad_cable_are_right(c: Client, words: tuple[str, ...]) -> None:
+    with netem(*words):
+        await crowd(c, 24)
+
+
+async def test_a_cable_that_is_cut_for_five_seconds(c: Client) -> None:
+    """Requests under way complete, or fail by their deadline; then all is as it was."""
+    await crowd(c, 8)
+    pairs, files = queue_pairs(), {name: open_files(child.pid) for name, child in c.mesh.children.items()}
+    flowing = asyncio.Event()
+
+    async def long(number: int) -> Answer:
+        return await c.complete(f"{number}", max_tokens=500, ignore_eos=True, on_text=lambda _: flowing.set())
+
+    async with asyncio.timeout(DEADLINE_S):
+        running = [asyncio.ensure_future(long(number)) for number in range(8)]
+        await flowing.wait()
+        with cut():
+            await asyncio.sleep(CUT_S)
+        answers = await asyncio.gather(*running)
+    for answer in answers:
+        assert answer.ended or answer.status == 503, answer
+        if answer.finish is not None:
+            assert right(answer, 500)
+
+    async def works() -> bool:
+        return (await c.complete("Hi", max_tokens=1)).finish == "length"
+
+    await c.until("the mesh serves again", works, DEADLINE_S)
+    await crowd(c, 8)
+
+    async def as_before() -> bool:
+        return queue_pairs() <= pairs and all(
+            open_files(child.pid) <= files[name] + 4 for name, child in c.mesh.children.items()
+        )
+
+    await c.until("no queue pair and no file is left over", as_before, 60)
+
+
+async def test_blocks_come_back_from_the_store(c: Client) -> None:
     fresh = await c.complete(PROMPT, max_tokens=5, ignore_eos=True)
-    assert fresh.finish == "length"
+    assert right(fresh, 5)
     before = await stats(c)
 
     async def stored() -> bool:
@@ -79,9 +112,39 @@ async def blocks_come_back_from_the_store(c: Client) -> None:
 
     await c.until("the new engine serves", works, 120)
     again = await c.complete(PROMPT, max_tokens=5, ignore_eos=True)
-    assert (again.text, again.finish) == (fresh.text, "length")
+    assert right(again, 5)
     assert (await stats(c)).blocks_read > before.blocks_read
-    the_front_end_maps_no_ring(c)
+
+
+async def crowd(c: Client, requests: int) -> None:
+    """So many requests, some at once, each with the right tokens; afterwards no slot is in use."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int) -> None:
+        length = LENGTHS[number % len(LENGTHS)]
+        async with places:
+            answer = await c.complete(f"{number} " * (1 + number % 50), max_tokens=length, ignore_eos=True)
+        assert right(answer, length), answer
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(requests):
+            group.create_task(one(number))
+    await c.until_idle(60)
+
+
+def right(answer: Answer, length: int) -> bool:
+    usage = answer.usage or {}
+    begin = usage.get("prompt_tokens", 0)
+    text = "".join(WORDS[(begin + i) % len(WORDS)] for i in range(length))
+    return (answer.finish, usage.get("completion_tokens"), answer.text) == ("length", length, text)
+
+
+def queue_pairs() -> int:
+    """Of reliable connections, on both devices."""
+    listed = subprocess.run(
+        ["rdma", "-j", "resource", "show", "qp"], capture_output=True, check=True, timeout=10
+    ).stdout
+    return sum(entry.get("type") == "RC" for entry in json.loads(listed))
 
 
 async def stats(c: Client) -> StoreStats:
