@@ -64,6 +64,8 @@ def open_file(path: Path) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         raise NotARegion(f"can't open region {path}: {error.strerror}") from error
+    except ValueError as error:  # no name that a file can have
+        raise NotARegion(f"can't open region {str(path)!r}: {error}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise NotARegion(f"{path} is not a regular file")

@@ -36,6 +36,8 @@ _AWAY = frozenset(
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,
     }
 )
 
@@ -150,9 +152,11 @@ class StoreClient:
         reply = await self._call(self._stub.Begin, pb.BeginRequest(blocks=heads), timeout_s)
         try:
             region = await self._region(reply.region)
-        except FabricError as error:
+        except BaseException as error:
             self._abort_later([ticket.ticket_id for ticket in reply.tickets if ticket.ticket_id])
-            raise StoreUnavailable(f"the store's write buffer: {error}") from error
+            if isinstance(error, FabricError):
+                raise StoreUnavailable(f"the store's write buffer: {error}") from error
+            raise
 
         async def commit(request: pb.CommitRequest, timeout_s: float) -> pb.CommitReply:
             return await self._call(self._stub.Commit, request, timeout_s)

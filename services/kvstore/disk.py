@@ -78,7 +78,7 @@ class Disk:
         self.engine, self.limits = engine, limits
         self.index = BlockIndex(limits.capacity, int(limits.capacity * limits.root_share))
         self.counters = Counters()
-        self._removing: dict[bytes, asyncio.Future[None]] = {}
+        self._removing: dict[bytes, asyncio.Future[list[OSError | None]]] = {}
         self._puts = ThreadPoolExecutor(PUTS, "kvstore-put")
         self._removes = ThreadPoolExecutor(1, "kvstore-remove")
 
@@ -148,7 +148,9 @@ class Disk:
         evicted: list[bytes] = []
         for key, parent, position, length in found:
             root = self.index.root_of(parent, position)
-            if key in self.index or root is None or not self.index.may_follow(parent, position):
+            if key in self.index:
+                continue
+            if key in self._removing or root is None or not self.index.may_follow(parent, position):
                 break
             size, pins = self.engine.footprint(length), self.index.pin_run(parent if position else b"")
             room = self.index.reserve(size, root)
@@ -187,18 +189,20 @@ class Disk:
         next start; until then it is only lost room."""
         if not keys:
             return
-        gone = asyncio.get_running_loop().create_future()
-        self._removing.update(dict.fromkeys(keys, gone))
-        try:
-            outcomes = await self._on(self._removes, lambda: self.engine.remove(keys))
-            for key, error in zip(keys, outcomes, strict=True):
-                if error is not None:
-                    log.error("a block could not be removed", extra={"key": key.hex(), "reason": str(error)})
-        finally:
-            for key in keys:
-                if self._removing.get(key) is gone:
-                    del self._removing[key]
-            gone.set_result(None)
+        removal = asyncio.get_running_loop().run_in_executor(self._removes, self.engine.remove, keys)
+        self._removing.update(dict.fromkeys(keys, removal))
+        removal.add_done_callback(lambda removal: self._removed(keys, removal))
+        await asyncio.shield(removal)  # it goes on when a caller of ours goes away
+
+    def _removed(self, keys: Sequence[bytes], removal: asyncio.Future[list[OSError | None]]) -> None:
+        for key in keys:
+            if self._removing.get(key) is removal:
+                del self._removing[key]
+        if removal.cancelled() or removal.exception():
+            return
+        for key, error in zip(keys, removal.result(), strict=True):
+            if error is not None:
+                log.error("a block could not be removed", extra={"key": key.hex(), "reason": str(error)})
 
     async def close(self) -> None:
         await self._on(self._removes, self.engine.close)
@@ -233,7 +237,8 @@ class Disk:
         block = room.write.block
         if not self.index.may_follow(block.parent, block.position):
             return False
-        self.index.add(block.key, block.parent, block.position, block.length, room.size)
+        if block.key not in self.index:  # else a lookup has found it in a shared engine, and adopted it, already
+            self.index.add(block.key, block.parent, block.position, block.length, room.size)
         self.counters.blocks_written += 1
         self.counters.bytes_written += block.length
         return True
@@ -251,8 +256,8 @@ class Disk:
     async def _gone(self, keys: Sequence[bytes]) -> None:
         """Returns when none of these is being removed."""
         for key in keys:
-            while (gone := self._removing.get(key)) is not None:
-                await gone
+            while (removal := self._removing.get(key)) is not None:
+                await asyncio.wait((removal,))
 
     def _records(self, blocks: Sequence[Stored]) -> bytes:
         records = np.zeros(len(blocks), _RECORD)

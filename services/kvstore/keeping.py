@@ -18,6 +18,8 @@ class Kept:
     def keep(self, keys: bytes) -> int:
         """Keeps the stored run that `keys` begin with, as far as the limit allows. Returns its blocks."""
         for count, key in enumerate(_each(keys)):
+            if key in self._pins and self._index.pinned(self._pins[key][0], 0, 1) == [None]:
+                self.let_go(key)  # it was lost; what is there now is another
             if key in self._pins:
                 continue
             block = self._index.get(key)

@@ -48,6 +48,16 @@ class Slice:
     begin: int = 0
     length: int = 0
 
+    def fault(self, block_bytes: int) -> str:
+        """Why this can't be read of blocks of so many bytes; empty when it can."""
+        if self.begin + self.length > block_bytes:
+            return f"bytes {self.begin} to {self.begin + self.length} of blocks of {block_bytes}"
+        if self.begin and not self.length:
+            return f"a slice from byte {self.begin} of 0 bytes; whole blocks begin at 0"
+        if 0 < self.stride < (self.length or block_bytes):
+            return f"slices of {self.length or block_bytes} bytes, {self.stride} apart, would overlap"
+        return ""
+
 
 @dataclass(slots=True)
 class _Pushed:
@@ -121,8 +131,8 @@ class Reader:
             return 0, "the lease has ended, or is none of this store"
         if first + count > lease.count:
             return 0, f"blocks {first} to {first + count} of a lease of {lease.count}"
-        if part.begin + part.length > block_bytes:
-            return 0, f"bytes {part.begin} to {part.begin + part.length} of blocks of {block_bytes}"
+        if fault := part.fault(block_bytes):
+            return 0, fault
         entries = self._disk.index.pinned(lease.pins, first, count)
         blocks = [Stored(*entry) for entry in entries[: entries.index(None) if None in entries else count] if entry]
         if wrong := next((block for block in blocks if block.length != block_bytes), None):
@@ -136,7 +146,7 @@ class Reader:
         if self._leases.get(lease_id, time.monotonic()) is not lease:
             return 0, "the lease ended during the read"
         if isinstance(pushed.error, BadBlock):
-            await self._disk.lose(blocks[pushed.blocks].key, pushed.error)
+            await self.verify([blocks[pushed.blocks]])  # in our own memory: a reader may have scribbled in its
         self._disk.counters.blocks_read += pushed.blocks
         self._disk.counters.bytes_read += pushed.blocks * (part.length or block_bytes)
         if pushed.error is None and len(blocks) < count:
@@ -166,8 +176,9 @@ class Reader:
             await self._disk.lose(block.key, why)
         return [block for block, _ in broken]
 
-    def sweep(self) -> None:
-        self._regions.sweep()
+    async def sweep(self) -> None:
+        """Lets go of readers' regions that ended. Off the event loop: over a network, their owners are asked."""
+        await asyncio.to_thread(self._regions.sweep)
 
     def close(self) -> None:
         self._threads.shutdown()

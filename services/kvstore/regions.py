@@ -41,10 +41,7 @@ class Regions:
             descriptor.rkey,
             descriptor.generation,
         )
-        with self._lock:
-            entry = self._open.pop(key, None) or self._map(descriptor)
-            self._open[key] = entry
-            entry.users += 1
+        entry = self._enter(key, descriptor)
         try:
             entry.region.verify()
             yield entry.region
@@ -53,18 +50,39 @@ class Regions:
                 entry.users -= 1
 
     def sweep(self) -> None:
-        """Closes what ended, so that its memory goes back, and the oldest beyond the limit."""
+        """Closes what ended, so that its memory goes back, and the oldest beyond the limit. Over a network, it asks
+        the owners and waits for them."""
         with self._lock:
-            idle = [key for key, entry in self._open.items() if not entry.users]
-            surplus = len(self._open) - self._limit
-            for at, key in enumerate(idle):
-                if at < surplus or not _alive(self._open[key].region):
-                    self._close(self._open.pop(key))
+            idle = {key: entry.region for key, entry in self._open.items() if not entry.users}
+            surplus = list(idle)[: max(0, len(self._open) - self._limit)]
+        ended = [key for key, region in idle.items() if key not in surplus and not _alive(region)]
+        with self._lock:
+            unused = [key for key in (*surplus, *ended) if key in self._open and not self._open[key].users]
+            closing = [self._open.pop(key) for key in unused]
+        for entry in closing:
+            self._close(entry)
 
     def close(self) -> None:
         with self._lock:
             while self._open:
                 self._close(self._open.popitem()[1])
+
+    def _enter(self, key: _Id, descriptor: RegionDescriptor) -> _Open:
+        """Connects outside the lock: an owner that doesn't answer holds up its own reader only."""
+        with self._lock:
+            if key in self._open:
+                return self._used(key, self._open.pop(key))
+        fresh = self._map(descriptor)
+        with self._lock:
+            entry = self._used(key, self._open.pop(key, fresh))
+        if entry is not fresh:  # another thread was as quick
+            self._close(fresh)
+        return entry
+
+    def _used(self, key: _Id, entry: _Open) -> _Open:
+        self._open[key] = entry
+        entry.users += 1
+        return entry
 
     def _map(self, descriptor: RegionDescriptor) -> _Open:
         region = open_region(descriptor)

@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from hostless.v1 import kvstore_pb2 as pb
 from hostless.v1 import kvstore_pb2_grpc
@@ -31,6 +32,7 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
     def __init__(self, engine: str, disk: Disk, leases: Leases, kept: Kept, reader: Reader, writer: Writer) -> None:
         self._engine, self._disk, self._leases, self._kept = engine, disk, leases, kept
         self._reader, self._writer = reader, writer
+        self._verifying = False
         self.lane_port = 0
         """Where the lane is served, which `answer` answers."""
 
@@ -46,11 +48,11 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
         return self._reply(found, self.lane_port)
 
     def answer(self, request: bytes) -> bytes:
-        """A lookup on the lane. Keys that are none hit nothing."""
-        asked = pb.LookupRequest.FromString(request)
+        """A lookup on the lane. What a call would abort for is refused in the reply."""
         try:
+            asked = pb.LookupRequest.FromString(request)
             found = self._reader.look(asked.keys, asked.ttl_ms / 1000)
-        except (TooManyLeases, ValueError) as error:
+        except (TooManyLeases, ValueError, DecodeError) as error:
             return bytes(pb.LookupReply(refusal=str(error)).SerializeToString())
         self._reader.count(asked.keys, found.hit)
         return bytes(self._reply(found).SerializeToString())
@@ -114,6 +116,15 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
         return pb.ListReply(blocks=listed, next=after)
 
     async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyReply:
+        if self._verifying:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "another verification is under way")
+        self._verifying = True
+        try:
+            return await self._verify(request)
+        finally:
+            self._verifying = False
+
+    async def _verify(self, request: pb.VerifyRequest) -> pb.VerifyReply:
         after, page = self._disk.index.page(request.cursor, 1)
         blocks: list[Stored] = [Stored(*entry[:4]) for entry in page]
         size = sum(block.length for block in blocks)
@@ -171,8 +182,13 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
         while True:
             await asyncio.sleep(every_s)
             self.free_abandoned()
-            self._reader.sweep()
             await self._disk.relieve()
+
+    async def sweep(self, every_s: float = 1.0) -> None:
+        """Lets go of the memory of readers that went away. Runs for ever."""
+        while True:
+            await asyncio.sleep(every_s)
+            await self._reader.sweep()
 
 
 async def _check_keys(keys: bytes, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""Puts a store together: disk, leases, reader, writer, and the one task that frees what was abandoned."""
+"""Puts a store together: disk, leases, reader, writer, and the tasks that free what was abandoned."""
 
 import asyncio
 import contextlib
@@ -42,9 +42,10 @@ async def open_store(settings: StoreSettings, engine: StorageEngine) -> AsyncIte
             if settings.lane_port >= 0 and not engine.shared:  # a shared engine may have to be asked, and waited for
                 host = settings.address.rpartition(":")[0]
                 service.lane_port = await lanes.enter_async_context(serve(host, settings.lane_port, service.answer))
-            tidying = tasks.create_task(service.tidy())
+            chores = [tasks.create_task(service.tidy()), tasks.create_task(service.sweep())]
             yield service
-            tidying.cancel()
+            for chore in chores:
+                chore.cancel()
 
 
 def _write_buffer(regions: RegionHost, settings: StoreSettings) -> MemoryRegion:

@@ -63,7 +63,8 @@ class StorageEngine(Protocol):
         ...
 
     def scan(self) -> Scan:
-        """Called once, before anything else; afterwards nothing but these blocks is on the disk."""
+        """Called once, before anything else; afterwards nothing but these blocks is on the disk, and what can't be read
+        now but may be at the next start."""
         ...
 
     def find(self, keys: Sequence[bytes]) -> list[Stored]:
@@ -80,7 +81,8 @@ class StorageEngine(Protocol):
     def load(self, reads: Sequence[Read]) -> list[Exception | None]:
         """Fills `into` of each, and verifies what was read. None: the bytes are right.
 
-        BadBlock: the block is lost. OSError: it may be read later. What lies in `into` is then undefined.
+        BadBlock: the block is lost, unless somebody else writes to `into` too. OSError: it may be read later. What lies
+        in `into` is then undefined.
         """
         ...
 

@@ -205,3 +205,23 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(SettingError, match=str(tmp_path / "file")):
         FileEngine(tmp_path / "file" / "store")
+
+
+def test_what_cannot_be_read_now_is_not_thrown_away(root: Path, tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = tools.chain(2)
+    engine = FileEngine(root)
+    assert engine.put([write(block, tools.payload(block)) for block in blocks]) == [None, None]
+    engine.close()
+    really_open = os.open
+
+    def few_files(name: Path, *rest: Any) -> int:
+        if name in [path(root, block.key) for block in blocks]:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return really_open(name, *rest)
+
+    for opens, found in ((few_files, 0), (really_open, 2)):
+        monkeypatch.setattr(os, "open", opens)
+        again = FileEngine(root)
+        scan = again.scan()
+        again.close()
+        assert (len(scan.blocks), scan.broken) == (found, 0)

@@ -5,6 +5,7 @@ block that another store wrote is found by `find`, when a lookup misses it; one 
 the first read, and is then forgotten. What was evicted under a child is thrown away by whoever scans next.
 """
 
+import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,8 @@ from services.kvstore.engines.files import reading, writing
 from services.kvstore.engines.files.tree import Tree, throw_away
 from services.kvstore.engines.files.usrbio import Usrbio
 from services.kvstore.engines.page import LARGEST_BLOCK, PAGE_BYTES
+
+log = logging.getLogger(__name__)
 
 SYNCS = 16
 """Files synced at once: a journal takes them together."""
@@ -48,11 +51,11 @@ class FileEngine:
             try:
                 block = reading.head(path).block.stored
                 found.append((path.stat().st_mtime_ns, block))
-            except FileNotFoundError:
-                continue  # another store has just evicted it
-            except (BadBlock, OSError):
+            except BadBlock:
                 throw_away(path)
                 broken += 1
+            except OSError as error:  # for now, maybe: another store has just evicted it, say, or files are scarce
+                log.warning("a block is left out", extra={"path": str(path), "reason": str(error)})
         found.sort()
         return Scan([block for _, block in found], broken)
 

@@ -37,8 +37,8 @@ def opened(path: Path) -> Iterator[int]:
     try:
         yield file
     except OSError as error:
-        if error.errno == errno.EIO:
-            raise BadBlock("the disk can't read it") from error
+        if error.errno in (errno.EIO, errno.EISDIR):
+            raise BadBlock(f"it can't be read: {error.strerror}") from error
         raise
     finally:
         os.close(file)
