@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import cast
 import uvicorn
 from sse_starlette.sse import AppStatus
 
+from services.common import open_files
 from services.common.lifecycle import Lifecycle
 from services.common.rpc import PortTaken
 from services.gateway.admission import Admission
@@ -104,18 +104,11 @@ class Gateway:
 
 
 async def serve(settings: GatewaySettings, life: Lifecycle) -> None:
-    allow_connections()
+    open_files.allow_most()
     gateway = Gateway(settings)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, gateway.auth.reload)
     await gateway.run(life)
-
-
-def allow_connections() -> None:
-    """As many open files as this process may ask for: the usual 1024 are fewer connections than the queue has room for,
-    and the system drops those beyond without a word."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def listen(host: str, port: int, unread_timeout_s: float) -> socket.socket:

@@ -6,7 +6,7 @@ import sys
 
 from prometheus_client import CollectorRegistry
 
-from services.common import lifecycle, metrics, rpc
+from services.common import lifecycle, metrics, open_files, rpc
 from services.kvstore.engines.catalogue import open_engine
 from services.kvstore.metrics import StoreCollector
 from services.kvstore.service import NAME
@@ -17,6 +17,7 @@ log = logging.getLogger("kvstore")
 
 
 async def serve(settings: StoreSettings, life: lifecycle.Lifecycle) -> None:
+    open_files.allow_most()  # engine local keeps a segment each open
     registry = CollectorRegistry()
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(open_store(settings, open_engine(settings)))
