@@ -60,6 +60,17 @@ def up(
     ] = None,
     rate: Annotated[float, typer.Option(help="Synthetic engine: tokens/s of each request.", min=0)] = 0.0,
     engines: Annotated[int, typer.Option(envvar="HOSTLESS_UP_ENGINES", help="How many engines.", min=1)] = 1,
+    prefill: Annotated[
+        int, typer.Option(help="How many engines only prefill; with --decode, instead of --engines.", min=0)
+    ] = 0,
+    decode: Annotated[int, typer.Option(help="How many engines go on after the first token.", min=0)] = 0,
+    policy: Annotated[
+        str,
+        typer.Option(
+            envvar="HOSTLESS_GLOBAL_SCHEDULER_POLICY",
+            help="How engines are chosen; dualpath where there are --prefill.",
+        ),
+    ] = "",
     kvstore: Annotated[bool, typer.Option(help="Keep KV blocks, so that long prompts are not computed twice.")] = True,
     grace: Annotated[float, typer.Option(help="Seconds that running requests have when stopping.", min=0)] = 10.0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
@@ -72,6 +83,8 @@ def up(
 
     hostless up --port 8001 --engines 2
 
+    hostless up --prefill 1 --decode 1             # prefill and decode apart
+
     hostless up --engine cuda                      # on a GPU, scheduled by the GPU
 
     hostless up --engine synthetic --rate 60       # no model is computed
@@ -80,6 +93,8 @@ def up(
 
     Any setting of a service can be given by environment, e.g. HOSTLESS_GATEWAY_MAX_QUEUE=64.
     """
+    _check_roles(prefill, decode, kvstore)
+    count = prefill + decode or engines
     [chosen] = [port] if port else ports.free_ports(1, host)
     options = MeshOptions(
         host=host,
@@ -88,8 +103,11 @@ def up(
         model=model,
         scheduler=scheduler.value if scheduler else "",
         engines=engines,
+        prefill=prefill,
+        decode=decode,
+        policy=policy,
         kvstore=kvstore,
-        threads=max(1, len(os.sched_getaffinity(0)) // engines) if engines > 1 else 0,
+        threads=max(1, len(os.sched_getaffinity(0)) // count) if count > 1 else 0,
         rate=rate,
         grace_s=grace,
         log_level=log_level,
@@ -106,6 +124,13 @@ def up(
     finally:
         folder.close()
     raise typer.Exit(code)
+
+
+def _check_roles(prefill: int, decode: int, kvstore: bool) -> None:
+    if bool(prefill) != bool(decode):
+        raise CliError("--prefill and --decode belong together", "An engine of each kind is needed to serve a request.")
+    if prefill and not kvstore:
+        raise CliError("--prefill and --decode need the KV store", "Leave --no-kvstore out.")
 
 
 async def _run(
@@ -128,7 +153,7 @@ async def _run(
             console.print(_sample(url, _model(url)), markup=False, soft_wrap=True)
 
     supervisor = Supervisor(mesh_plan(options, inner), folder.log, reporter, publish)
-    console.print(f"starting {options.engines + 3 + options.kvstore} services")
+    console.print(f"starting {len(options.roles) + 3 + options.kvstore} services")
     try:
         return await session.run(supervisor, ready, command, url)
     finally:

@@ -37,7 +37,7 @@ class Tokenizer:
         poll = PollSettings(settings.poll_busy_s, settings.poll_idle_s)
         attachment = AttachmentSettings(stall_s=settings.stall_s, poll=poll)
         self.pool = EnginePool(self.live, settings.front_end_id, attachment)
-        self.placer = Placer(scheduler, self.live, self.pool.usable, settings.engine_wait_s)
+        self.placer = Placer(scheduler, self.live, self.pool.usable, settings.engine_wait_s, settings.schedule_s)
         self.kv = KvHits(store, settings.kv_lookup_s, settings.kv_lease_s)
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry, self._gauges, self._counts)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from hostless.v1 import scheduler_pb2
 from services.common import logs
 from services.common.keys import root_key
 from services.fabric.ring import Finish, RecordFlags
+from services.gpu_backend.client import new_transfer
 from services.tokenizer import prompt as prompts
 from services.tokenizer.arena import TooLarge
 from services.tokenizer.encoder import TokenIds
@@ -25,12 +26,17 @@ from services.tokenizer.live_engines import LiveEngines, Tried
 from services.tokenizer.metrics import Metrics
 from services.tokenizer.model_shelf import Model, ModelShelf
 from services.tokenizer.placement import Placer
+from services.tokenizer.reader import Report
 from services.tokenizer.request import Request, State
 from services.tokenizer.submission import BadRequest, RingRequest
 from services.tokenizer.text_stream import TextStream
 from services.tokenizer.traces import RequestTrace
+from services.tokenizer.two_engines import OneStream, Side, fly
 
 log = logging.getLogger(__name__)
+
+HANDS_OVER = RecordFlags.HAND_OVER | RecordFlags.NO_PERSIST
+"""Of a record for a prefill engine: the decode engine stores the prompt's blocks (D4)."""
 
 ATTACH_WAIT_S = 3.0  # an engine just placed on may be new in the table
 
@@ -105,7 +111,7 @@ class Conductor:
         that was moved does not repeat the text of one that was not.
         """
         tried: Tried = frozenset()
-        moved = False
+        moved, unlucky = False, 0
         while not request.finished:
             request.advance(State.SCHEDULING)
             whole = np.concatenate([prompt, np.array(request.generated, dtype=np.uint32)])
@@ -113,15 +119,19 @@ class Conductor:
                 request.finish(pb.FINISH_LENGTH)
                 return
             placed = await self._place(request, whole, tried, trace)
-            tried |= {placed.key}
             try:
-                await self._fly(request, placed, model, whole, trace)
+                if placed.shared and request.tokens_left > 1:
+                    await self._fly_shared(request, placed, model, whole, trace)
+                else:
+                    await self._fly(request, placed, model, whole, trace)
             except EngineLost as lost:
+                tried |= lost.blame
+                unlucky += not lost.blame
                 self._metrics.moved.inc()
                 log.warning("moved", extra={"reason": str(lost), "tokens": len(request.generated)})
                 if isinstance(lost, EngineFault) and not self._live.untried(request.submit.model, tried):
                     raise failed(str(lost)) from lost
-                if moved:
+                if moved or unlucky > 1:
                     raise failed(f"the engine was lost, and then the next one: {lost}", "engine_lost") from lost
                 moved = bool(request.generated)
             finally:
@@ -141,15 +151,15 @@ class Conductor:
                 max_tokens=request.tokens_left,
             )
             try:
-                engine = await self._placer.place(item, tried)
+                where = await self._placer.place(item, tried)
             except BaseException:
                 self._kv.release(hit)
                 raise
-        return _Placed(
-            engine,
-            hit if engine.kv_layout == info.kv_layout else KvHit(root_key(engine.kv_layout, submit.tenant)),
-            time.time_ns(),
-        )
+        layout = where.engine.kv_layout
+        if layout != info.kv_layout:
+            self._kv.release(hit)
+            hit = KvHit(root_key(layout, submit.tenant))
+        return _Placed(where, hit, time.time_ns())
 
     async def _fly(
         self, request: Request, placed: "_Placed", model: Model, prompt: TokenIds, trace: RequestTrace
@@ -181,11 +191,52 @@ class Conductor:
         request.cached_tokens = report.cached_tokens
         self._end(request, finish, placed)
 
+    async def _fly_shared(
+        self, request: Request, placed: "_Placed", model: Model, prompt: TokenIds, trace: RequestTrace
+    ) -> None:
+        """One attempt on a prefill and a decode engine (D1-D3). Raises EngineLost when another may be made."""
+        wait_s = min(ATTACH_WAIT_S, self._engine_wait_s)
+        links = [await self._pool.link(info, wait_s) for info in (placed.engine, placed.decode)]
+        published: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def take(ids: list[int], stop_last: bool) -> None:
+            if not request.generated:
+                trace.seen()
+            self._metrics.generated += len(ids)
+            if request.receive(ids, stop_last):
+                for side in sides:
+                    side.abandon()
+
+        def reported(report: Report) -> None:
+            request.cached_tokens = report.cached_tokens
+            trace.reported(report)
+
+        stream = OneStream(take)
+        first = Flight(stream.of_engine(), lambda: trace.published(placed.at_ns), reported)
+        rest = Flight(stream.of_engine(), lambda: published.set_result(None), lambda report: None)
+        transfer = new_transfer(placed.decode.engine_id, placed.decode.epoch)
+        whole, reads = _ring_request(request, placed.hit, model, prompt, first), placed.hit.lease_id
+        decode_reads = placed.where.path == scheduler_pb2.READ_PATH_DECODE
+        sides = [
+            Side(links[0], replace(whole, max_tokens=1, flags=whole.flags | HANDS_OVER, transfer=transfer,
+                                   kv_lease=0 if decode_reads else reads)),
+            Side(links[1], replace(whole, tag=rest, receives=True, transfer=transfer,
+                                   kv_lease=reads if decode_reads else 0)),
+        ]  # fmt: skip
+        request.advance(State.SUBMITTED)
+        request.cached_tokens = placed.hit.cached_tokens
+        try:
+            ended = await fly(sides[0], sides[1], published, stream)
+        except (BadRequest, TooLarge) as error:
+            raise invalid(f"engines {placed.name} can't take the request: {error}") from error
+        if ended is not None:
+            self._end(request, ended[0], placed)
+
     def _end(self, request: Request, finish: Finish, placed: "_Placed") -> None:
         if reason := _ENDS.get(finish):
             request.finish(reason)
             return
-        name = placed.engine.engine_id
+        name, blame = placed.name, placed.blame
         if finish is Finish.TOO_LARGE:
             raise invalid(
                 f"engine {name} has not enough KV memory for the prompt and max_tokens; ask for less",
@@ -193,9 +244,9 @@ class Conductor:
                 "context_length_exceeded",
             )
         if finish is Finish.ENGINE_ERROR:
-            raise EngineFault(f"engine {name} failed while it computed the request")
+            raise EngineFault(f"engine {name} failed while it computed the request", blame)
         if finish in (Finish.CANCELLED, Finish.DRAINING):  # nobody here cancelled it: the engine let go of us
-            raise EngineLost(f"engine {name} ended the request: {finish.name.lower()}")
+            raise EngineLost(f"engine {name} ended the request: {finish.name.lower()}", blame)
         raise failed(f"engine {name} refused the request: {finish.name.lower()}")
 
     async def _served(self, model: str) -> scheduler_pb2.EngineInfo:
@@ -215,13 +266,35 @@ class Conductor:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    engine: scheduler_pb2.EngineInfo
+    where: scheduler_pb2.Placement
     hit: KvHit
     at_ns: int
 
     @property
-    def key(self) -> tuple[str, int]:
-        return self.engine.engine_id, self.engine.epoch
+    def engine(self) -> scheduler_pb2.EngineInfo:
+        """That serves, or prefills."""
+        return self.where.engine
+
+    @property
+    def shared(self) -> bool:
+        """Whether another engine goes on after the first token."""
+        return bool(self.where.HasField("decode"))
+
+    @property
+    def decode(self) -> scheduler_pb2.EngineInfo:
+        return self.where.decode
+
+    @property
+    def engines(self) -> list[scheduler_pb2.EngineInfo]:
+        return [self.engine, self.decode] if self.shared else [self.engine]
+
+    @property
+    def name(self) -> str:
+        return " and ".join(info.engine_id for info in self.engines)
+
+    @property
+    def blame(self) -> Tried:
+        return frozenset((info.engine_id, info.epoch) for info in self.engines)
 
 
 def _ring_request(request: Request, hit: KvHit, model: Model, prompt: TokenIds, flight: Flight) -> RingRequest:

@@ -17,7 +17,14 @@ BURST = 64
 
 
 class EngineLost(Exception):
-    """The engine, or its part in this request, is gone: no more tokens will come from it."""
+    """The engine, or its part in this request, is gone: no more tokens will come from it.
+
+    `blame`: (engine_id, epoch) of engines that had better not be tried again for this request.
+    """
+
+    def __init__(self, message: str, blame: frozenset[tuple[str, int]]) -> None:
+        super().__init__(message)
+        self.blame = blame
 
 
 class EngineFault(EngineLost):
@@ -67,6 +74,11 @@ class EngineLink:
         self._withdrawn = False  # some of those waiting are abandoned
 
     @property
+    def key(self) -> frozenset[tuple[str, int]]:
+        """The engine as one to blame."""
+        return frozenset({(self.info.engine_id, self.info.epoch)})
+
+    @property
     def usable(self) -> bool:
         return self._ring is not None and self._ring.accepting
 
@@ -91,7 +103,7 @@ class EngineLink:
         flight = request.tag
         assert isinstance(flight, Flight)
         if self._ring is None or not self._ring.accepting:
-            raise EngineLost(f"engine {self.info.engine_id} does not take requests now")
+            raise EngineLost(f"engine {self.info.engine_id} does not take requests now", self.key)
         self._ring.check(request)
         self._waiting.append((request, flight))
         if not self._flush_due:
@@ -137,7 +149,7 @@ class EngineLink:
         self._waiting.clear()
         for flight in lost:
             if not flight.ended.done():
-                flight.ended.set_exception(EngineLost(f"engine {self.info.engine_id} was lost: {reason}"))
+                flight.ended.set_exception(EngineLost(f"engine {self.info.engine_id} was lost: {reason}", self.key))
                 flight.ended.exception()  # an abandoned flight is awaited by nobody
 
     def _complete(self, flight: Flight, finish: Finish, report: Report) -> None:

@@ -44,7 +44,8 @@ class EnginePool:
                 while (link := self.links.get(key)) is None or not link.usable:
                     await self.attached.wait()
         except TimeoutError:
-            raise EngineLost(f"engine {info.engine_id} could not be attached within {timeout_s:g} s") from None
+            message = f"engine {info.engine_id} could not be attached within {timeout_s:g} s"
+            raise EngineLost(message, frozenset({key})) from None
         return link
 
     def usable(self, info: pb.EngineInfo) -> bool:

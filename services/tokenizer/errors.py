@@ -32,6 +32,11 @@ def unavailable(message: str, code: str = "no_engine") -> RequestError:
     return RequestError(503, message, code=code, type="service_unavailable")
 
 
+def overloaded(message: str) -> RequestError:
+    """429: right, but there are more than can be served."""
+    return RequestError(429, message, code="overloaded", type="rate_limit_error")
+
+
 def failed(message: str, code: str = "engine_error") -> RequestError:
     """500: the service's fault."""
     return RequestError(500, message, code=code, type="server_error")

@@ -62,10 +62,11 @@ class LiveEngines:
         return any((info.engine_id, info.epoch) not in tried for info in self.serving(model))
 
     def in_turn(
-        self, model: str, tokens: int, tried: Tried, usable: Callable[[pb.EngineInfo], bool]
+        self, model: str, role: pb.Role, tokens: int, tried: Tried, usable: Callable[[pb.EngineInfo], bool]
     ) -> pb.EngineInfo | None:
-        """Round robin over the usable engines of the model that could hold `tokens`, without the scheduler."""
-        able = [info for info in self.serving(model) if usable(info) and self._able(info, tokens, tried)]
+        """Round robin over the usable engines of model and role that could hold `tokens`, without the scheduler."""
+        ours = [info for info in self.engines.values() if info.model == model and info.role == role]
+        able = [info for info in ours if usable(info) and self._able(info, tokens, tried)]
         if not able:
             return None
         self._turn += 1

@@ -18,6 +18,9 @@ class TokenizerSettings:
     max_requests: int = setting(4096, "requests under way at once, all sessions together; more are answered with 429")
     max_unsent_deltas: int = setting(65536, "a gateway that has not taken so many is cut off")
     engine_wait_s: float = setting(10.0, "time a request waits for a live engine before it is answered with 503")
+    schedule_s: float = setting(
+        1.0, "time the global scheduler has for a call; longer than its wait-ms, or requests lose their turn"
+    )
     kv_lookup_s: float = setting(0.05, "time the KV store has to answer; later is a miss")
     kv_lease_s: float = setting(60.0, "time that found KV blocks are asked to be kept for a request")
     stall_s: float = setting(15.0, "an engine whose scheduler stands still so long with requests in it counts as lost")
@@ -30,7 +33,7 @@ class TokenizerSettings:
         require_addresses(self, "address", "scheduler", or_empty=("metrics_address", "kvstore"))
         require_least(self, 1, "encode_threads", "max_requests", "max_unsent_deltas")
         require_least(self, 0, "grace_s")
-        require_above(self, 0, "engine_wait_s", "kv_lookup_s", "kv_lease_s", "stall_s")
+        require_above(self, 0, "engine_wait_s", "schedule_s", "kv_lookup_s", "kv_lease_s", "stall_s")
         # uvloop counts in milliseconds; a shorter pause would be none, and the loop would spin.
         require(
             0.001 <= self.poll_busy_s <= self.poll_idle_s,

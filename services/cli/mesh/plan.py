@@ -20,12 +20,24 @@ class MeshOptions:
     engine: str = "torch"
     scheduler: str = ""  # where steps are decided; empty: the engine's own choice
     model: str = ""
-    engines: int = 1
+    engines: int = 1  # that serve whole requests; none where there are the others
+    prefill: int = 0
+    decode: int = 0
+    policy: str = ""  # how engines are chosen; empty: the default, dualpath where roles differ
     kvstore: bool = True
     threads: int = 0  # CPU threads an engine; 0: its own choice
     rate: float = 0.0  # tokens/s a request, synthetic engine only; 0: its own default
     grace_s: float = 10.0
     log_level: str = "info"
+
+    @property
+    def roles(self) -> list[tuple[str, str]]:
+        """Name and role of each engine."""
+        if self.prefill or self.decode:
+            return [(f"{role}-{i}", role) for role in ("prefill", "decode") for i in range(getattr(self, role))]
+        if self.engines == 1:
+            return [("gpu_backend", "unified")]
+        return [(f"gpu_backend-{i}", "unified") for i in range(self.engines)]
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,7 @@ class ServicePlan:
 
 def ports_needed(options: MeshOptions) -> int:
     """How many ports `mesh_plan` takes, the gateway's own not counted: two a service."""
-    return 2 * (options.kvstore + 1 + options.engines + 1)
+    return 2 * (options.kvstore + 1 + len(options.roles) + 1)
 
 
 def mesh_plan(options: MeshOptions, ports: list[int]) -> list[ServicePlan]:
@@ -62,16 +74,17 @@ def mesh_plan(options: MeshOptions, ports: list[int]) -> list[ServicePlan]:
     if options.kvstore:
         plans.append(_plan("kvstore", "kvstore", addresses, options))
         kvstore = plans[-1].address
-    plans.append(_plan("global_scheduler", "global_scheduler", addresses, options))
+    policy = options.policy or ("dualpath" if options.prefill else "")
+    flags = ["--policy", policy] if policy else []
+    plans.append(_plan("global_scheduler", "global_scheduler", addresses, options, *flags))
     scheduler = plans[-1].address
-    for index in range(options.engines):
-        name = "gpu_backend" if options.engines == 1 else f"gpu_backend-{index}"
-        flags = ["--engine", options.engine, "--scheduler", scheduler, "--kvstore", kvstore]
+    for index, (name, role) in enumerate(options.roles):
+        flags = ["--engine", options.engine, "--scheduler", scheduler, "--kvstore", kvstore, "--role", role]
         if options.model:
             flags += ["--model", options.model]
         if options.scheduler:
             flags += ["--scheduler-kind", options.scheduler]
-        if options.engine == "cuda" and options.engines > 1:
+        if options.engine == "cuda" and len(options.roles) > 1:
             flags += ["--gpu", str(index)]
         if options.threads:
             flags += ["--threads", str(options.threads)]
