@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from hostless.v1 import engine_pb2
@@ -12,6 +12,7 @@ from services.fabric.remote_region import RemoteRegion
 from services.fabric.ring import EngineState, RingClient, Share
 from services.fabric.transports import open_region
 from services.gpu_backend.client import EngineCallError, EngineClient, EngineUnavailable, LeaseEnded
+from services.tokenizer.fine_timer import FineTimer
 from services.tokenizer.pacing import AdaptivePoll, PollSettings
 from services.tokenizer.reader import Progress, TokenReader
 from services.tokenizer.slots import SlotTracker
@@ -154,7 +155,11 @@ class Attachment:
         self._ring.close()
 
     async def _keep_polling(self) -> None:
-        pace = AdaptivePoll(self._settings.poll)
+        with closing(FineTimer()) as timer:
+            await self._poll_with(timer)
+
+    async def _poll_with(self, timer: FineTimer) -> None:
+        pace, coarse = AdaptivePoll(self._settings.poll), self._settings.poll.busy_s
         while True:
             self._may_write()  # completion releases slots
             if not self._reader.in_flight:
@@ -166,7 +171,10 @@ class Attachment:
             if progress:
                 self._deliver(progress)
             wait = pace.polled(self._clock(), bool(progress))
-            await asyncio.sleep(0 if more else wait)
+            if wait < coarse and not more:
+                await timer.sleep(wait)
+            else:
+                await asyncio.sleep(0 if more else wait)
 
     async def _keep_lease(self) -> None:
         while True:
