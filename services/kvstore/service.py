@@ -6,7 +6,6 @@ from typing import Any
 
 import grpc
 import numpy as np
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from hostless.v1 import kvstore_pb2 as pb
 from hostless.v1 import kvstore_pb2_grpc
@@ -49,10 +48,10 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
 
     def answer(self, request: bytes) -> bytes:
         """A lookup on the lane. What a call would abort for is refused in the reply."""
+        asked = pb.LookupRequest.FromString(request)
         try:
-            asked = pb.LookupRequest.FromString(request)
             found = self._reader.look(asked.keys, asked.ttl_ms / 1000)
-        except (TooManyLeases, ValueError, DecodeError) as error:
+        except (TooManyLeases, ValueError) as error:
             return bytes(pb.LookupReply(refusal=str(error)).SerializeToString())
         self._reader.count(asked.keys, found.hit)
         return bytes(self._reply(found).SerializeToString())

@@ -24,12 +24,19 @@ class Lane(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._frames, self._messages, self._window = Frames(), Messages(), Window()
         self._asked: deque[asyncio.Future[bytes]] = deque()
+        self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
     async def connect(cls, host: str, port: int, method: str, unwanted: Callable[[bytes], None] | None) -> Self:
-        """`method` is `package.Service/Method`. Raises OSError."""
+        """Returns once the server has said that it speaks HTTP/2. `method` is `package.Service/Method`. Raises OSError:
+        nobody, or somebody else, listens there."""
         loop = asyncio.get_running_loop()
         _, lane = await loop.create_connection(lambda: cls(method, unwanted), host, port)
+        try:
+            await lane._greeted
+        except BaseException:
+            lane.close()
+            raise
         return lane
 
     @property
@@ -67,6 +74,8 @@ class Lane(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        if not self._greeted.done():
+            self._greeted.set_exception(ConnectionAbortedError("it does not speak HTTP/2"))
         while self._asked:
             answer = self._asked.popleft()
             if not answer.done():
@@ -87,6 +96,8 @@ class Lane(asyncio.Protocol):
                 self._write(self._window.taken(frame))
             case frames.SETTINGS if not frame.flags & frames.ACK:
                 self._window.apply(frame)
+                if not self._greeted.done():
+                    self._greeted.set_result(None)
                 self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
             case frames.PING if not frame.flags & frames.ACK:
                 self._write(frames.frame(frames.PING, frames.ACK, 0, frame.body))
