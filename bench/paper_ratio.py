@@ -50,7 +50,9 @@ class Check:
 
     @property
     def agrees(self) -> bool:
-        return self.measured >= 0.9 if self.inside else abs(self.measured - self.expected) <= 0.1 * self.expected
+        """Inside all NICs are busy; outside they are as idle as the slowest link demands, or more: where two links are
+        slow, the one's queues starve the other."""
+        return self.measured >= 0.9 if self.inside else self.measured <= 1.02 * self.expected < 0.98
 
 
 def hardware(gpus: int, storage_nics: int, dram: float) -> Hardware:
