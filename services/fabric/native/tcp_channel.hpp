@@ -51,6 +51,7 @@ class Channel {
  public:
   static constexpr uint64_t kModelBytes = 64 << 10;  // of a batch; KV's follow the link
   static constexpr uint64_t kHeads = sizeof(BatchHead) + sizeof(WireOperation) + sizeof(ReplyHead) + sizeof(ReplyTail);
+  static constexpr double kLookS = 0.25;
   static constexpr size_t kMostUnderWay = 256;       // batches
 
   Channel(Target target, Link& link) : target_(std::move(target)), link_(link) { connect(); }
@@ -66,14 +67,14 @@ class Channel {
       left_ = 0;
       for (const Operation& operation : operations) left_ += operation.length;
       bool more = true;  // no operation is a batch too: it asks whether the region is there
-      quiet_since_ = Clock::now();
+      quiet_s_ = 0;
       while (more || sending_ || !under_way_.empty()) {
         if (more && !sending_ && may_send()) more = pack(operations, next);
         if (refused_ != Status::done) more = false;
         bool moved = sending_ && send();
         moved = (!under_way_.empty() && receive()) || moved;
         if (moved)
-          quiet_since_ = Clock::now();
+          quiet_s_ = 0;
         else if (sending_ || !under_way_.empty() || asked_)
           wait();
       }
@@ -301,11 +302,13 @@ class Channel {
   void wait() {
     const bool queued = !sending_ && under_way_.empty();  // behind others, whose owners may be lost
     const double most = queued ? 4 * target_.silence_s : target_.silence_s;
-    const double left = most - seconds_between(quiet_since_, Clock::now());
+    const double left = std::min(most - quiet_s_, kLookS);
     if (left <= 0) throw Lost("nothing moved for " + std::to_string(static_cast<int>(most)) + " s");
+    const Clock::time_point before = Clock::now();
     std::array<pollfd, 2> wanted{pollfd{fd_, static_cast<short>(sending_ ? POLLIN | POLLOUT : POLLIN), 0},
                                  pollfd{turn_.event(), POLLIN, 0}};
     const int ready = ::poll(wanted.data(), asked_ ? 2 : 1, static_cast<int>(left * 1e3) + 1);
+    quiet_s_ += std::min(seconds_between(before, Clock::now()), left + 1e-3);  // a frozen process may have slept longer
     if (ready > 0 && queued && wanted[0].revents != 0) throw Lost("the owner ended the connection");
   }
 
@@ -321,7 +324,7 @@ class Channel {
   int fd_ = -1;
   Turn turn_;
   bool asked_ = false, sending_ = false;
-  uint64_t left_ = 0;     // bytes of the operations that are not packed yet
+  uint64_t left_ = 0;  // bytes of the operations that are not packed yet
   uint64_t granted_ = 0;  // bytes asked for, or granted and not packed yet
   std::vector<WireOperation> wire_;
   std::vector<iovec> out_;
@@ -336,7 +339,7 @@ class Channel {
   std::array<double, 8> took_ = filled();
   size_t taken_ = 0;
   double idle_s_ = kNever;
-  Clock::time_point quiet_since_;
+  double quiet_s_ = 0;  // without a byte, as far as this process was there to see it
 };
 
 }  // namespace hostless::tcp
