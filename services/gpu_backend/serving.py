@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass
 
 from services.common.settings import SettingError
-from services.fabric.errors import RegionInUse
+from services.fabric.errors import FabricError, RegionInUse
 from services.fabric.hosting import RegionHost, open_host
 from services.fabric.ring import RingGeometry, RingOwner
 from services.gpu_backend.device.toolchain import BuildFailed, ToolchainMissing
 from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry
 from services.gpu_backend.kits import EngineKit
-from services.gpu_backend.kv_agent import Pages
+from services.gpu_backend.kv_agent import LoopbackPages, Pages
 from services.gpu_backend.loading import LoadingProgress, load_kit
 from services.gpu_backend.scheduler.interface import Scheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
@@ -78,9 +78,22 @@ def prepare(settings: BackendSettings, engine_id: str, stop: threading.Event) ->
             raise SettingError(f"engine {settings.engine}: {error}") from error
         stack.callback(scheduler.close)
         name = _region_name(engine_id)
-        pool = kit.kv_pages() if settings.kvstore else None
+        pool = _kv_pages(settings, kit, regions, name, stack) if settings.kvstore else None
         closing = stack.pop_all()
         return Served(kit.geometry, pages, max_context, ring, scheduler, pool, name, regions, closing)
+
+
+def _kv_pages(
+    settings: BackendSettings, kit: EngineKit, regions: RegionHost, name: str, stack: contextlib.ExitStack
+) -> Pages:
+    if settings.kv_copies == "engine":
+        return kit.kv_pages()
+    try:
+        pages = LoopbackPages(kit.kv_pages(), regions, name)
+    except (OSError, FabricError) as error:
+        raise SettingError(f"kv-copies: {error}") from None
+    stack.callback(pages.close)
+    return pages
 
 
 def context_of(settings: BackendSettings, geometry: ModelGeometry) -> int:

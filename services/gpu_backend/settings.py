@@ -10,6 +10,7 @@ from services.fabric.hosting import FABRIC_ADDRESS_HELP, TRANSPORT_HELP, require
 
 ENGINES = ("torch", "cuda", "synthetic")
 ROLES = ("unified", "prefill", "decode")
+KV_COPIES = ("engine", "loopback")
 SCHEDULER_KINDS = ("host", "host-overlap", "device")
 WEIGHTS = ("files", "random")
 DEFAULT_LANES = {"torch": 16, "cuda": 64, "synthetic": 256}
@@ -86,6 +87,10 @@ class BackendSettings:
 
     transport: str = setting("shm", TRANSPORT_HELP)
     fabric_address: str = setting("127.0.0.1:0", FABRIC_ADDRESS_HELP)
+    kv_copies: str = setting(
+        "engine", "how blocks get in and out of KV pages: engine, by copies; loopback, through this process's own "
+        "connection of the transport first (D7)"
+    )  # fmt: skip
 
     report_ms: int = setting(250, "pause between reports while there are requests")
     idle_report_ms: int = setting(1000, "pause between reports while there are none")
@@ -107,6 +112,9 @@ class BackendSettings:
         require(self.most_step_tokens >= self.batch,
                 f"step-tokens: {self.most_step_tokens} is less than lanes, {self.batch}")  # fmt: skip
         require_transport(self.transport, self.fabric_address)
+        require(self.kv_copies in KV_COPIES, f"kv-copies: {self.kv_copies!r} is not one of {', '.join(KV_COPIES)}")
+        require(self.kv_copies == "engine" or self.transport != "shm",
+                "kv-copies: loopback takes transport tcp or verbs; shm has no connection")  # fmt: skip
         require(self.role in ROLES, f"role: {self.role!r} is not one of {', '.join(ROLES)}")
         require(self.role == "unified" or bool(self.kvstore),
                 f"role: {self.role} needs a KV store: name one with --kvstore")  # fmt: skip

@@ -17,7 +17,11 @@ from tests.mesh.harness import Client, client, mesh
 pytestmark = pytest.mark.model
 
 REQUESTS = 50
-OWNERS = {"HOSTLESS_GPU_BACKEND_TRANSPORT": "tcp", "HOSTLESS_KVSTORE_TRANSPORT": "tcp"}
+OWNERS = {
+    "HOSTLESS_GPU_BACKEND_TRANSPORT": "tcp",
+    "HOSTLESS_KVSTORE_TRANSPORT": "tcp",
+    "HOSTLESS_GPU_BACKEND_KV_COPIES": "loopback",  # blocks enter and leave pages by it too (D7)
+}
 WORDS = (" the", " quick", " brown", " fox", " jumps", " over", " the", " lazy", " dog", ".")
 """Of the synthetic engine, by a token's position."""
 PROMPT = "one two three four five six seven eight nine ten " * 30
