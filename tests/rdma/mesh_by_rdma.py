@@ -13,6 +13,14 @@ from services.cli.mesh.process import Child
 from tests.mesh.harness import Mesh, mesh_of
 
 OWNERS = {"HOSTLESS_GPU_BACKEND_TRANSPORT": "verbs", "HOSTLESS_KVSTORE_TRANSPORT": "verbs"}
+PATIENCE = {
+    "HOSTLESS_GPU_BACKEND_LEASE_TTL_MS": "30000",
+    "HOSTLESS_GLOBAL_SCHEDULER_LEASE_MS": "30000",
+    "HOSTLESS_TOKENIZER_KV_LOOKUP_S": "5",
+    "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "30",
+}
+"""An emulated machine on a busy one may stand still for seconds."""
+
 NEAR, FAR = "rxe0", "rxe1"
 """Devices of the tokenizer, and of engine and store."""
 
@@ -29,7 +37,7 @@ class MeshByRdma(Mesh):
 
 @asynccontextmanager
 async def mesh_by_rdma(folder: Path, options: MeshOptions) -> AsyncIterator[Mesh]:
-    async with mesh_of(MeshByRdma, folder, options, **OWNERS) as running:
+    async with mesh_of(MeshByRdma, folder, options, **OWNERS, **PATIENCE) as running:
         yield running
 
 

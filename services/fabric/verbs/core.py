@@ -144,6 +144,7 @@ class Device(Protocol):
 
 
 _LOST_TRIES = (12, 13, 20)  # IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_RESP_TIMEOUT_ERR
+_FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR
 _REFUSED_THERE = (9, 10)  # IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_ACCESS_ERR
 
 
@@ -153,6 +154,8 @@ def failure(status: int) -> FabricError:
         return StaleRegion("the owner's device refuses: the region has ended, or gives no right to this operation")
     if status in _LOST_TRIES:
         return Unreachable(f"the owner's device has not answered {RETRIES + 1} tries")
+    if status == _FLUSHED:
+        return Unreachable("the queue pair has failed")
     return FabricError(f"a request failed with ibv_wc_status {status}")
 
 
