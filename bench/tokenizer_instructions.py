@@ -38,11 +38,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--npm", type=Path, required=True)
     parser.add_argument("--only", default="cl100k,o200k,qwen3,llama3,deepseek3")
+    parser.add_argument("--machines", default="x86-64,arm64")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as made:
-        machines = {"x86-64": on_x86(Path(made)), "arm64": on_arm(Path(made))}
+        builders = {"x86-64": on_x86, "arm64": on_arm}
+        machines = {name: builders[name](Path(made)) for name in options.machines.split(",")}
         for name in options.only.split(","):
             for kind in texts.KINDS:
                 case = write_case(Path(made), options.npm, name, kind)

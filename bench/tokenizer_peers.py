@@ -119,6 +119,9 @@ def bpe_qwen(folder: Path) -> Encode:
     return encode
 
 
+_SILENT = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+
+
 def llama_cpp(file: Path) -> Encode:
     """By the C interface of the library within the `xllamacpp` wheel; llama-cpp-python has none to install."""
     import xllamacpp
@@ -135,7 +138,7 @@ def llama_cpp(file: Path) -> Encode:
         *[ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_bool],
         ctypes.c_bool,
     ]
-    library.llama_log_set(ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(0), None)
+    library.llama_log_set(_SILENT, None)
     library.llama_backend_init()
     model = library.llama_model_load_from_file(str(file).encode(), library.llama_model_default_params())
     if not model:
