@@ -63,6 +63,19 @@ class Link:
     def __init__(self, settings: ArbiterSettings) -> None: ...
     @property
     def window(self) -> int: ...
+    @property
+    def chunk(self) -> int:
+        """Bytes that KV should take at a time."""
+
+    @property
+    def quiet(self) -> bool:
+        """So little of MODEL is under way that what KV waits for is KV's own doing."""
+
+    def take(self, traffic: Traffic, bytes: int, timeout_s: float) -> bool:
+        """Waits for a turn; False if it does not come in time. What was taken is to be done()."""
+
+    def done(self, traffic: Traffic, bytes: int, delay_s: float) -> None:
+        """`delay_s`: over what it takes on an idle link; below 0: not known."""
 
 class Agent:
     """The owner's end: a thread that serves. Raises OSError when the address can't be listened on."""

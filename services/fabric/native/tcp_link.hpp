@@ -1,6 +1,7 @@
 // The arbiter of a link, for the threads that send over it: who may not go yet waits for its event.
 #pragma once
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -93,6 +94,19 @@ class Link {
   bool quiet() {
     std::lock_guard lock(mutex_);
     return arbiter_.under_way(Traffic::model) <= arbiter_.chunk();
+  }
+
+  // Waits for a turn on the caller's thread. False: it did not come in time.
+  bool take(Traffic traffic, uint64_t bytes, double timeout_s) {
+    thread_local Turn turn;
+    if (ask(turn, traffic, bytes)) return true;
+    const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);
+    while (!granted(turn)) {
+      const double left = seconds_between(Clock::now(), std::chrono::time_point_cast<Clock::duration>(end));
+      pollfd event{turn.event(), POLLIN, 0};
+      if (left <= 0 || ::poll(&event, 1, static_cast<int>(left * 1e3) + 1) == 0) return !withdraw(turn);
+    }
+    return true;
   }
 
   // `delay_s`: over that of an idle link; below 0: not known.

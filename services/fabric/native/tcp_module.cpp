@@ -212,7 +212,11 @@ void add_arbiter(nb::module_& m) {
       .def("measured", &Arbiter::measured, "delay_s"_a, "bytes"_a);
   nb::class_<Link>(m, "Link")
       .def(nb::init<const ArbiterSettings&>(), "settings"_a)
-      .def_prop_ro("window", &Link::window);
+      .def_prop_ro("window", &Link::window)
+      .def_prop_ro("chunk", &Link::chunk)
+      .def_prop_ro("quiet", &Link::quiet)
+      .def("take", &Link::take, "traffic"_a, "bytes"_a, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("done", &Link::done, "traffic"_a, "bytes"_a, "delay_s"_a);
 }
 
 }  // namespace
