@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from services.fabric.ring import Finish
 from services.tokenizer.engine_link import EngineLink, EngineLost, Flight
+from services.tokenizer.live_engines import Tried
 from services.tokenizer.reader import Report
 from services.tokenizer.submission import RingRequest
 
@@ -75,7 +76,7 @@ async def fly(
         if decode.flight.ended.done() or _handed_over(prefill.flight) or stream.decoding:
             await asyncio.wait((decode.flight.ended,))
             return _checked(decode)
-        return _checked(prefill)
+        return _checked(prefill, decode.link.key)
     finally:
         prefill.abandon()
         decode.abandon()
@@ -89,10 +90,11 @@ def _handed_over(first: Flight) -> bool:
     return end is not None and end[0] is Finish.HANDED_OVER
 
 
-def _checked(side: Side) -> tuple[Finish, Report] | None:
+def _checked(side: Side, unreachable: Tried = frozenset()) -> tuple[Finish, Report] | None:
+    """`unreachable`: whom to blame for a hand-over that this side has given up."""
     end = side.flight.ended.result()
     if end is not None and end[0] is Finish.KV_LOST:
-        raise EngineLost(HAND_OVER_LOST, frozenset())
+        raise EngineLost(HAND_OVER_LOST, unreachable)
     if end is not None and end[0] in (Finish.CANCELLED, Finish.DRAINING):  # nobody here cancelled it
         raise EngineLost(f"engine {side.link.info.engine_id} ended the request: {end[0].name.lower()}", side.link.key)
     return end

@@ -1,0 +1,197 @@
+"""Prefill and decode apart (D1-D4): the tokens of one engine, bytes as the paper has them, and nothing left behind."""
+
+import asyncio
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from services.cli.mesh.plan import MeshOptions
+from services.kvstore.client import StoreClient, StoreStats
+from tests.mesh.harness import Answer, Client, client, mesh
+from tests.mesh.tiny_model import NAME, make_tiny_model
+
+pytestmark = pytest.mark.slow  # meshes of six processes, two of which load torch
+
+LINKS = re.compile(r'^hostless:engine_kv_link_bytes_total\{.*link="(\w+)"\} (\S+)$', re.M)
+PATIENT = {
+    "HOSTLESS_GPU_BACKEND_LEASE_TTL_MS": "1500",
+    "HOSTLESS_GLOBAL_SCHEDULER_LEASE_MS": "1500",
+    "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60",  # an engine takes that long to start, where there is little CPU
+}
+NEW_TOKENS = 6
+LENGTHS = (1, 63, 64, 65, 127, 128, 129, 192, 193, 257)
+
+
+def prompt(salt: int, length: int) -> list[int]:
+    """The beginning of the salt's endless prompt, which shares nothing with another's."""
+    return [3 + (salt if i == 0 else (i * i * 7 + 13 * i * salt) % 250) for i in range(length)]
+
+
+async def ask(c: Client, tokens: list[int], new: int = NEW_TOKENS) -> Answer:
+    return await c.complete(tokens, max_tokens=new, temperature=0, ignore_eos=True)
+
+
+@asynccontextmanager
+async def apart(folder: Path, **environ: str) -> AsyncIterator[Client]:
+    """1P1D; the two sides read in turn."""
+    options = MeshOptions(model=NAME, prefill=1, decode=1, threads=1, policy="dualpath_round_robin")
+    async with mesh(folder, options, **environ) as running, client(running) as c:
+        yield c
+
+
+async def one_engine(folder: Path, prompts: dict[str, tuple[list[int], int]]) -> dict[str, str]:
+    """What a single engine without a store says to each of the prompts."""
+    async with mesh(folder, MeshOptions(model=NAME, threads=1, kvstore=False)) as running, client(running) as c:
+        return {name: (await ask(c, *asked)).text for name, asked in prompts.items()}
+
+
+@pytest.fixture
+def block_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("HOSTLESS_MODELS", str(tmp_path / "models"))
+    for name in ("one", "apart"):
+        (tmp_path / name).mkdir()
+    return make_tiny_model(tmp_path / "models")
+
+
+async def page(c: Client, name: str) -> str:
+    async with c.session.get(f"http://{c.mesh.plans[name].metrics}/metrics") as response:
+        return await response.text()
+
+
+async def moved(c: Client) -> dict[str, int]:
+    """Bytes over each link, both engines together."""
+    found: dict[str, int] = {}
+    for name in ("prefill-0", "decode-0"):
+        for link, count in LINKS.findall(await page(c, name)):
+            found[link] = found.get(link, 0) + int(float(count))
+    return found
+
+
+async def value(c: Client, engine: str, name: str) -> float:
+    match = re.search(rf"^hostless:engine_{name}(?:_total)?\{{.*\}} (\S+)$", await page(c, engine), re.M)
+    assert match, name
+    return float(match[1])
+
+
+async def stats(c: Client) -> StoreStats:
+    async with StoreClient(c.mesh.plans["kvstore"].address) as store:
+        return await store.stats()
+
+
+async def at_baseline(c: Client) -> None:
+    """Slots, pages, buffers and leases are all free again."""
+    await c.until_idle(30)
+
+    async def free() -> bool:
+        for engine in ("prefill-0", "decode-0"):
+            if await value(c, engine, "kv_cache_usage_perc") or await value(c, engine, "kv_receive_buffer_bytes"):
+                return False
+            if await value(c, engine, "loading") or await value(c, engine, "expecting"):
+                return False
+        held = await stats(c)
+        return not (held.leases or held.tickets)
+
+    await c.until("pages, buffers and leases are free", free, 30)
+
+
+def closed_form(before: dict[str, int], after: dict[str, int], pages: int, hit: int, block_bytes: int) -> str:
+    """Checks the bytes of one request in blocks; answers the side that read its hit."""
+    blocks = {link: (after[link] - before[link]) / block_bytes for link in after}
+    side = "decode" if blocks["store_to_decode_buffer"] else "prefill"
+    expected = {
+        "store_to_prefill_buffer": hit if side == "prefill" else 0,
+        "prefill_buffer_to_prefill_pages": hit if side == "prefill" else 0,
+        "store_to_decode_buffer": hit if side == "decode" else 0,
+        "decode_buffer_to_prefill_pages": hit if side == "decode" else 0,
+        "prefill_pages_to_decode_buffer": pages if side == "prefill" else pages - hit,
+        "decode_buffer_to_decode_pages": pages,
+    }
+    assert {link: blocks[link] for link in expected} == expected
+    return side
+
+
+async def test_tokens_and_traffic_at_every_hit_length(tmp_path: Path, block_bytes: int) -> None:
+    kinds = [(length, hit) for length in LENGTHS for hit in range((length - 1) // 64 + 1)]
+    cases = [(length, hit, path) for length, hit in kinds for path in range(2 if hit else 1)]
+    prompts = {f"{case}": (prompt(salt, case[0]), NEW_TOKENS) for salt, case in enumerate(cases)}
+    reference = await one_engine(tmp_path / "one", prompts)
+    sides: set[str] = set()
+    async with apart(tmp_path / "apart") as c:
+        for case in cases:
+            (length, hit, _), (tokens, _) = case, prompts[f"{case}"]
+            if hit:
+                before = (await stats(c)).blocks
+                await ask(c, tokens[: 64 * hit + 1], 1)
+
+                async def stored(most: int = before + hit) -> bool:
+                    return (await stats(c)).blocks >= most
+
+                await c.until(f"{hit} blocks are stored", stored)
+            before_bytes = await moved(c)
+            answer = await ask(c, tokens)
+            assert (answer.finish, answer.error) == ("length", None), case
+            assert answer.text == reference[f"{case}"], case
+            assert answer.usage
+            assert answer.usage["prompt_tokens_details"]["cached_tokens"] == 64 * hit, case
+            side = closed_form(before_bytes, await moved(c), -(-length // 64), hit, block_bytes)
+            sides |= {side} if hit else set()
+            await c.until_idle()
+        assert sides == {"prefill", "decode"}
+        await at_baseline(c)
+
+
+class Started:
+    """A stream under way; `first` is set once some text has come."""
+
+    def __init__(self, c: Client, tokens: list[int], new: int) -> None:
+        self.first = asyncio.Event()
+        ask = c.complete(tokens, max_tokens=new, temperature=0, ignore_eos=True, on_text=lambda _: self.first.set())
+        self.task: asyncio.Task[Answer] = asyncio.ensure_future(ask)
+
+    async def end(self) -> Answer:
+        async with asyncio.timeout(60):
+            return await self.task
+
+
+async def test_engines_that_are_killed(tmp_path: Path, block_bytes: int) -> None:
+    """At each step: the prefill engine before the first token and in the hand-over, the decode engine as it decodes."""
+    tokens, new = prompt(5, 200), 300
+    reference = await one_engine(tmp_path / "one", {"it": (tokens, new)})
+    async with apart(tmp_path / "apart", **PATIENT) as c:
+        m = c.mesh
+
+        def pending(engine: str) -> Callable[[], object]:
+            async def expecting() -> bool:
+                return bool(await value(c, engine, "expecting"))
+
+            return expecting
+
+        async def works() -> bool:
+            return (await ask(c, [9], 2)).finish == "length"
+
+        async def survives(started: Started) -> None:
+            answer = await started.end()
+            assert (answer.finish, answer.error) == ("length", None)
+            assert answer.text == reference["it"]
+            await at_baseline(c)
+
+        assert (await ask(c, tokens, new)).text == reference["it"]
+
+        m.signal("prefill-0", signal.SIGSTOP)
+        started = Started(c, tokens, new)
+        await c.until("the decode engine waits", pending("decode-0"))
+        await m.kill("prefill-0")
+        await m.restart("prefill-0")
+        await survives(started)
+
+        await c.until("it works again", works, 30)
+        started = Started(c, tokens, new)
+        async with asyncio.timeout(20):
+            await started.first.wait()
+        await m.kill("decode-0")
+        await m.restart("decode-0")
+        await survives(started)
