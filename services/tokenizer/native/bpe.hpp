@@ -189,7 +189,7 @@ class Bpe {
     if (size <= kByMerges) {
       Symbol symbols[kShortSymbols];
       std::size_t count =
-          tables_.characters.none()
+          tables_.characters.none() || ascii(text, size)  // the pairs of bytes are in a table
               ? short_symbols(tables_.alphabet, tables_.merges, text, 0, size, symbols)
               : tables_.characters.symbols(tables_.joins, tables_.alphabet, tables_.merges, text, size, symbols);
       count = merge_short(tables_.merges, symbols, count);
