@@ -86,13 +86,3 @@ def ablation() -> Iterator[Figure]:
     yield Figure("storage NIC max/avg, scheduled", 1.18, runs["dualpath"].nic_balance, "")
     yield Figure("attention time max/avg, first 5 %", 1.06, runs["dualpath"].attention_balance, "")
     yield Figure("TPOT offline", None, runs["dualpath"].mean("tpot") * 1000, " ms")
-
-
-def scale() -> Iterator[Figure]:
-    """DS 660B: 2P4D with 2,048 agents against 48P96D with 24 times as many."""
-    small = offline(cluster("ds-660b"), "dualpath", "64k", 2000)
-    large = offline(cluster("ds-660b", 48, 96), "dualpath", "64k", 48_000)
-    yield Figure("JCT 2P4D, 2,000 agents", 3167, small.jct_s, " s")
-    yield Figure("JCT 48P96D, 48,000 agents", 3201, large.jct_s, " s")
-    yield Figure("JCT 48P96D over 2P4D", 3201 / 3167, large.jct_s / small.jct_s, "x")
-    yield Figure("storage NIC max/avg, 48P96D", None, large.nic_balance, "")

@@ -49,7 +49,6 @@ SECTIONS: dict[str, Callable[[], Iterator[Figure]]] = {
     "ratio": paper_offline.ratio,
     "ablation": paper_offline.ablation,
     "online": paper_online.online,
-    "scale": paper_offline.scale,
     "online-scale": paper_online.online_scale,
     "d14": d14,
     "growth": paper_speed.growth,
