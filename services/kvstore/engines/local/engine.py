@@ -119,8 +119,8 @@ class LocalEngine:
                 if place is not None and outcomes[at] is None
             ]
             results = self.channels.read([_request(read, place) for _, read, place in asked])
-            for (at, read, place), result in zip(asked, results, strict=True):
-                outcomes[at] = self._loss(result, read, place)
+            for (at, _, place), result in zip(asked, results, strict=True):
+                outcomes[at] = _loss(result, place)
         return outcomes
 
     def remove(self, keys: Sequence[bytes]) -> list[OSError | None]:
@@ -244,19 +244,18 @@ class LocalEngine:
         with mmap.mmap(-1, length) as scratch, memoryview(scratch) as into:
             return self.channels.read([_request(Read(key, length, 0, into), place)]) == [_segments.DONE]
 
-    def _loss(self, result: int, read: Read, place: Place) -> Exception | None:
-        """What to say of a read. EIO is for good; of other errors a later read may know nothing."""
-        if result == _segments.DONE:
-            return None
-        if result == _segments.NOT_THERE:
-            return BadBlock("another block lies there, or none")
-        if result == errno.EIO:
-            return BadBlock("the disk can't read it")
-        if result != _segments.WRONG_BYTES:
-            return OSError(result, os.strerror(result), str(place.segment.path))
-        if self._whole(place, read.key, read.length):  # a reader that scribbles must not cost others the block
-            return OSError(errno.EBUSY, "the memory to read into was changed meanwhile")
+
+def _loss(result: int, place: Place) -> Exception | None:
+    """What to say of a read. EIO is for good; of other errors a later read may know nothing."""
+    if result == _segments.DONE:
+        return None
+    if result == _segments.NOT_THERE:
+        return BadBlock("another block lies there, or none")
+    if result == _segments.WRONG_BYTES:
         return BadBlock("payload checksum differs")
+    if result == errno.EIO:
+        return BadBlock("the disk can't read it")
+    return OSError(result, os.strerror(result), str(place.segment.path))
 
 
 def _request(read: Read, place: Place) -> tuple[int, int, int, bytes, int, memoryview]:

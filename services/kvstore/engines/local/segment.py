@@ -88,17 +88,18 @@ def seal(segment: Segment, records: Sequence[Record]) -> None:
     every start does."""
     entries = on_disk.footer(records)
     place = segment.end - len(entries) // -PAGE * PAGE
-    fd = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.ftruncate(fd, segment.end)
-        _write_all(fd, entries, segment.end)
-        _write_all(fd, on_disk.trailer(segment.nonce, segment.end, entries), place)
-        os.fdatasync(fd)
+        fd = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, segment.end)
+            _write_all(fd, entries, segment.end)
+            _write_all(fd, on_disk.trailer(segment.nonce, segment.end, entries), place)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
     except OSError as error:
         log.warning("a segment has no footer", extra={"path": str(segment.path), "reason": str(error)})
         cut(segment, segment.end)
-    finally:
-        os.close(fd)
 
 
 def close(segment: Segment, channels: _segments.Channels) -> None:

@@ -188,3 +188,18 @@ def test_no_holes_no_store(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(_segments, "punch", punch)
     with pytest.raises(SettingError, match="--engine files"):
         LocalEngine([tmp_path])
+
+
+def test_what_is_no_segment_file_is_left_alone(root: Path, tools: Any) -> None:
+    (block,) = tools.chain(1)
+    engine = LocalEngine([root], SMALL)
+    put(engine, [block], tools)
+    engine.close()
+    folder = root / "segments"
+    os.mkfifo(folder / "00000078.seg")
+    (folder / "00000079.seg").mkdir()
+    (folder / "notes.seg").write_text("mine")
+    engine = LocalEngine([root], SMALL)
+    assert [found.key for found in engine.scan().blocks] == [block.key]
+    engine.close()
+    assert len(list(folder.iterdir())) == 4

@@ -86,15 +86,20 @@ def test_a_read_that_failed_says_whether_the_block_is_lost(faulty: Any, tools: A
     assert load(engine, blocks[0]) == tools.payload(blocks[0])
 
 
-def test_a_reader_that_scribbles_does_not_cost_the_block(faulty: Any, tools: Any) -> None:
-    engine, channels = faulty
-    (block,) = tools.chain(1)
-    assert engine.put([write(block, tools.payload(block))]) == [None]
-    once = iter([_segments.WRONG_BYTES])
-    channels.reading = lambda at, _: next(once, 0)
-    with pytest.raises(OSError, match="changed meanwhile"):
-        load(engine, block)
-    assert load(engine, block) == tools.payload(block)
+def test_a_segment_that_cannot_be_sealed_now_is_found_by_its_pages(make: Any, tools: Any, monkeypatch: Any) -> None:
+    engine = make()
+    blocks = tools.chain(3)
+    assert engine.put([write(block, tools.payload(block)) for block in blocks]) == [None] * 3
+
+    def few_files(name: Any, flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr("services.kvstore.engines.local.segment.os.open", few_files)
+        engine.close_lanes()
+    assert [load(engine, block) for block in blocks] == [tools.payload(block) for block in blocks]
+    again = make()
+    assert [load(again, block) for block in blocks] == [tools.payload(block) for block in blocks]
 
 
 def test_a_disk_that_hangs_does_not_gather_puts(make: Any, tools: Any, monkeypatch: Any) -> None:
