@@ -1,5 +1,7 @@
 """Puts a prepared engine into the mesh: its description, its KV agent, its backend."""
 
+from dataclasses import replace
+
 from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.client import SchedulerClient
 from services.gpu_backend.backend import Backend
@@ -10,6 +12,7 @@ from services.gpu_backend.serving import Served
 from services.gpu_backend.settings import BackendSettings
 from services.kvstore.client import StoreClient
 
+HAND_OVER_POLL_S = 0.01
 ROLES = {"unified": pb.ROLE_UNIFIED, "prefill": pb.ROLE_PREFILL, "decode": pb.ROLE_DECODE}
 
 
@@ -37,8 +40,11 @@ def assemble(settings: BackendSettings, served: Served, port: int) -> Backend:
 
 def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLink:
     client = StoreClient(settings.kvstore)
+    prefills = settings.role == "prefill"
     limits = AgentSettings(receive_buffer_bytes=settings.receive_buffer_bytes)
-    scheduler = SchedulerClient(settings.scheduler) if settings.role == "prefill" else None
+    if prefills:  # the order to hand over comes out of the blue, and a client waits for its second token
+        limits = replace(limits, idle_poll_s=HAND_OVER_POLL_S)
+    scheduler = SchedulerClient(settings.scheduler) if prefills else None
     agent = KvAgent(
         served.scheduler.orders,
         RingPrompts(served.ring),

@@ -154,7 +154,7 @@ class Backend:
             raise EngineFailed(str(lost)) from lost
         counters = self.scheduler.counters()
         moved = counters["claims"] + counters["finished"] + counters["prefill_launches"] + counters["decode_launches"]
-        stuck = self._watchdog.look(self._ring.heartbeat, moved, load.requests)
+        stuck = self._watchdog.look(self._ring.heartbeat, moved, load.requests - load.prefilled_elsewhere)
         if bool(stuck) != bool(self.stuck):
             log.log(logging.ERROR if stuck else logging.INFO, stuck or "the engine moves again")
             self.stuck = stuck

@@ -29,6 +29,11 @@ class RingLoad:
     requests: int  # seq_e
     tokens: int  # tok_e
 
+    @property
+    def prefilled_elsewhere(self) -> int:
+        """Of the requests, those whose getting on is not this engine's to see to."""
+        return self.slot_states[SlotState.KV_PENDING]
+
 
 def read_load(ring: RingOwner) -> RingLoad:
     """A ring's load, in some tens of microseconds for 4,096 slots. Safe for any thread."""

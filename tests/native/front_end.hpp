@@ -40,6 +40,7 @@ class FrontEnd : HostAtomics {
  private:
   struct Slot {
     bool busy = false, cancelled = false, spoilt = false;
+    bool receives = false, sends = false;  // one of the two engines of a request
     uint64_t seed = 0;
     uint32_t prompt = 0, seen = 0;
     std::vector<uint32_t> expected;
@@ -57,26 +58,31 @@ class FrontEnd : HostAtomics {
     s.prompt = 1 + static_cast<uint32_t>(random() % kMostPrompt);
     const uint32_t most = 1 + static_cast<uint32_t>(random() % kMostTokens), stop_id = random() % kVocabulary;
     s.expected = expected(s.seed, s.prompt, most, stop_id);
+    s.receives = s.expected.size() >= 2 && chance(4);
+    s.sends = !s.receives && chance(4);
+    if (s.sends) s.expected.resize(1);
     RequestRecord q{};
     q.generation = next_generation(word_generation(load_acquire(&ring.words()[slot_of(i)])));
     q.sequence = static_cast<uint32_t>(++bell);
     q.prompt_begin = share.prompt_begin + i * kMostPrompt;
     q.prompt_count = s.prompt;
     q.token_begin = share.token_begin + i * kMostTokens;
-    q.max_tokens = most;
+    q.max_tokens = s.sends ? 1 : most;
     q.top_p = 1;
     q.seed = s.seed;
     q.stop_count = 1;
     q.stop_ids[0] = stop_id;
     q.flags = chance(8) ? uint32_t{kNoPersist} : 0;
     q.cached_tokens = chance(2) ? (s.prompt - 1) / kPageTokens * kPageTokens : 0;
+    if (s.sends) q.flags |= kHandOver;
+    if (s.sends || s.receives) q.transfer = s.prompt;
     q.kv_lease = s.seed + 1;
     q.kv_root[0] = 1;
     for (uint32_t p = 0; p < s.prompt; ++p) ring.prompt()[q.prompt_begin + p] = prompt_token(s.seed, p);
     if (chance(12)) spoil(s, q);
     ring.records()[slot_of(i)] = q;
-    store_release(&ring.words()[slot_of(i)],
-                  slot_word(SlotState::prefill_pending, Finish::none, generation_of(i) + 1, 0));
+    const SlotState state = s.receives ? SlotState::kv_pending : SlotState::prefill_pending;
+    store_release(&ring.words()[slot_of(i)], slot_word(state, Finish::none, generation_of(i) + 1, 0));
     store_release(&ring.header().doorbells[f], bell);
     ++busy;
     --submitting;
@@ -93,6 +99,8 @@ class FrontEnd : HostAtomics {
     const size_t field = random() % (sizeof q / 4);
     const bool begins =
         field == offsetof(RequestRecord, prompt_begin) / 4 || field == offsetof(RequestRecord, token_begin) / 4;
+    // What is received goes to the store: it must be this prompt's, which the agent knows by the lease.
+    if (s.receives && field / 2 == offsetof(RequestRecord, kv_lease) / 8) return;
     fields[field] = worst[random() % (begins ? 3 : 6)];
     std::memcpy(&q, fields, sizeof q);
     s.spoilt = true;
@@ -126,8 +134,11 @@ class FrontEnd : HostAtomics {
     const bool whole = s.seen == s.expected.size();
     if (!s.spoilt && finish == Finish::cancelled) expect(s.cancelled, "cancelled, and nobody asked");
     if (!s.spoilt && finish == Finish::engine_error) expect(errors_allowed, "an engine error, and there was none");
-    if (!s.spoilt && finish != Finish::cancelled && finish != Finish::engine_error)
-      expect(whole && (finish == Finish::stop || finish == Finish::length), "an end before the end");
+    const bool lost = finish == Finish::kv_lost && (s.receives || s.sends);
+    const bool handed_over = finish == Finish::handed_over && s.sends;
+    if (!s.spoilt && finish != Finish::cancelled && finish != Finish::engine_error && !lost)
+      expect(whole && (finish == Finish::stop || (s.sends ? handed_over : finish == Finish::length)),
+             "an end before the end");
     tokens += s.seen;
     evictions += report.preemptions;
     s.busy = false;

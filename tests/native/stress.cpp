@@ -35,6 +35,10 @@ class Agent {
   void finish() const { expect(known.empty(), "the agent was not told of an end"); }
 
  private:
+  // Of a prompt of `transfer` tokens, whose seed the lease tells.
+  static uint32_t first_token(const KvOrder& order) {
+    return expected(order.kv_lease - 1, static_cast<uint32_t>(order.transfer), 1, kVocabulary)[0];
+  }
   void take(const KvOrder& order) {
     const auto request = std::pair(order.slot, order.generation);
     switch (static_cast<KvOrderKind>(order.kind)) {
@@ -53,6 +57,14 @@ class Agent {
         for (uint32_t i = 0; i < kPageTokens; ++i)
           expect(engine.page(order.page)[i] == order.tokens[i], "a store's page holds other tokens than it says");
         return;
+      case KvOrderKind::receive: {
+        known.insert(request);
+        const bool comes = random() % 8 && order.transfer <= kMostPrompt;
+        return scheduler.answer_load(order.slot, order.generation, comes ? first_token(order) + 1 : 0);
+      }
+      case KvOrderKind::send:
+        known.insert(request);
+        return scheduler.answer_load(order.slot, order.generation, random() % 8 ? order.block_count : 0);
       case KvOrderKind::end: expect(known.erase(request) == 1, "an end of a request that the agent doesn't know");
     }
   }
