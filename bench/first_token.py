@@ -2,7 +2,7 @@
 
 Starts a mesh with the synthetic engine and sends one request after the other. First without traces: the time to the
 first token at the client. Then with traces: the stages. Traces cost time of their own, so the stages together are
-longer. CPU is what all services took, a request.
+longer. CPU is what all services took, a request, and so are the times that their threads waited for something.
 
     python -m bench.first_token [--repeats 300] [--prompt-tokens 1000] [--prefill-ms 20] [--kind chat] [--json FILE]
 """
@@ -43,6 +43,7 @@ STAGES = {
     "session down": ("seen", "heard"),
     "first event to client": ("heard", "came"),
 }
+REST = "all but the engine's"
 TRACED = {
     "HOSTLESS_TRACE_FILE": "",
     # Spans are written when the services end.
@@ -79,6 +80,7 @@ def main() -> None:
         "load_average": [round(begun, 1), round(os.getloadavg()[0], 1)],
         "ttft_ms": quantiles(ttft),
         "cpu_ms_a_request": {name: round(1e3 * s / options.repeats, 2) for name, s in whole["cpu_s"].items()},
+        "waits_a_request": {name: round(n / options.repeats, 1) for name, n in whole["switches"].items()},
         "stages_ms": {name: quantiles(values) for name, values in stages.items()},
     }
     print_table(result)
@@ -106,12 +108,24 @@ def inside(options: argparse.Namespace) -> dict[str, Any]:
     client = Client(found.url, "/v1/chat/completions" if options.kind == "chat" else "/v1/completions")
     for i in range(WARM_UP):
         client.ask(body(options, rng), i)
-    before = cpu.seconds(found)
+    before, hops_before = cpu.seconds(found), switches(found)
     requests = []
     for i in range(options.repeats):
         requests.append(client.ask(body(options, rng), WARM_UP + i))
         time.sleep(rng.uniform(0.01, 0.03))  # what the last one leaves to do; no fixed beat against the polls
-    return {"requests": requests, "cpu_s": cpu.between(before, cpu.seconds(found))}
+    hops = {name: count - hops_before[name] for name, count in switches(found).items()}
+    return {"requests": requests, "cpu_s": cpu.between(before, cpu.seconds(found)), "switches": hops}
+
+
+def switches(mesh: run_folder.Mesh) -> dict[str, int]:
+    """How often threads of each service waited for something: what other work on the machine changes little."""
+    counts = {}
+    for service in mesh.services:
+        files = Path(f"/proc/{service.pid}/task").glob("*/status")
+        counts[service.name] = sum(
+            int(file.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for file in files
+        )
+    return counts
 
 
 def body(options: argparse.Namespace, rng: random.Random) -> bytes:
@@ -161,11 +175,12 @@ def stages_of(requests: Sequence[dict[str, int]], file: Path) -> dict[str, list[
     for line in file.read_text().splitlines():
         span = json.loads(line)
         spans.setdefault(int(span["context"]["trace_id"], 16), {}).setdefault(kind(span), span)
-    stages: dict[str, list[float]] = {name: [] for name in STAGES}
+    stages: dict[str, list[float]] = {name: [] for name in (*STAGES, REST)}
     for request in requests:
         at = request | moments(spans[request["trace"]])
         for name, (begin, end) in STAGES.items():
             stages[name].append(1e-6 * (at[end] - at[begin]))
+        stages[REST].append(1e-6 * (at["came"] - at["token"] + at["published"] - at["sent"]))
     return stages
 
 
@@ -215,8 +230,7 @@ def print_table(result: dict[str, Any]) -> None:
     rows = {"first token, untraced": result["ttft_ms"], **result["stages_ms"]}
     for name, row in rows.items():
         print(f"{name:<26}" + "".join(f"{row[q]:9.3f}" for q in ("p10", "p50", "p99", "mean")))
-    total = sum(row["p50"] for name, row in result["stages_ms"].items() if not name.startswith("engine"))
-    print(f"stages without the engine's, sum of p50: {total:.3f}")
+    print("waits of threads a request: " + ", ".join(f"{name} {n}" for name, n in result["waits_a_request"].items()))
     print("CPU ms a request: " + ", ".join(f"{name} {ms}" for name, ms in result["cpu_ms_a_request"].items()))
 
 
