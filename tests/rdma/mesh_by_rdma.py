@@ -14,12 +14,14 @@ from tests.mesh.harness import Mesh, mesh_of
 
 OWNERS = {"HOSTLESS_GPU_BACKEND_TRANSPORT": "verbs", "HOSTLESS_KVSTORE_TRANSPORT": "verbs"}
 PATIENCE = {
-    "HOSTLESS_GPU_BACKEND_LEASE_TTL_MS": "30000",
+    "HOSTLESS_GPU_BACKEND_LEASE_TTL_MS": "120000",
     "HOSTLESS_GLOBAL_SCHEDULER_LEASE_MS": "30000",
     "HOSTLESS_TOKENIZER_KV_LOOKUP_S": "5",
     "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "30",
+    "HOSTLESS_TOKENIZER_POLL_BUSY_S": "0.005",
+    "HOSTLESS_TOKENIZER_POLL_IDLE_S": "0.05",
 }
-"""An emulated machine on a busy one may stand still for seconds."""
+"""An emulated machine on a busy one may stand still for seconds, and has little to spare for polls."""
 
 NEAR, FAR = "rxe0", "rxe1"
 """Devices of the tokenizer, and of engine and store."""
@@ -41,10 +43,18 @@ async def mesh_by_rdma(folder: Path, options: MeshOptions) -> AsyncIterator[Mesh
         yield running
 
 
-def mapped_files(pid: int) -> set[str]:
-    """Files that a process maps."""
-    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return {fields[5] for fields in (line.split(maxsplit=5) for line in lines) if len(fields) == 6}
+def regions_mapped(mesh: Mesh) -> dict[str, set[str]]:
+    """Names of the regions that each service maps. By inode: a region's file was made without a name."""
+    files = {path.stat().st_ino: path.name for path in Path(mesh.environ["HOSTLESS_SHM"]).glob("hostless.*")}
+    found = {}
+    for name, child in mesh.children.items():
+        inodes = {int(line.split()[4]) for line in Path(f"/proc/{child.pid}/maps").read_text().splitlines()}
+        found[name] = {region for inode, region in files.items() if inode in inodes}
+    return found
+
+
+def maps_a_device(pid: int) -> bool:
+    return "/dev/infiniband/uverbs" in Path(f"/proc/{pid}/maps").read_text()
 
 
 def open_files(pid: int) -> int:

@@ -13,7 +13,7 @@ from tests.rdma.vm import Machine, NoMachine
 
 pytestmark = [pytest.mark.rdma, pytest.mark.slow]  # an emulated machine: about three minutes on two quiet cores
 
-LIMIT_S = 590.0
+LIMIT_S = 900.0
 INSIDE = ("tests/fabric/conformance", "tests/fabric/test_verbs.py", "tests/rdma/test_mesh.py")
 WHICH = "verbs or rdma"
 

@@ -12,10 +12,11 @@ import pytest
 import pytest_asyncio
 
 from services.cli.mesh.plan import MeshOptions
-from services.kvstore.client import StoreClient, StoreStats
+from services.cli.models.catalogue import DEFAULT
+from services.kvstore.client import StoreClient, StoreStats, StoreUnavailable
 from tests.mesh.harness import Answer, Client, client
 from tests.rdma.cable import cut, netem
-from tests.rdma.mesh_by_rdma import mapped_files, mesh_by_rdma, needs_cable, open_files
+from tests.rdma.mesh_by_rdma import maps_a_device, mesh_by_rdma, needs_cable, open_files, regions_mapped
 
 pytestmark = [needs_cable, pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 
@@ -28,12 +29,20 @@ DEADLINE_S = 90.0
 CUT_S = 5.0
 
 
+class PatientClient(Client):
+    """Asks for no list of models before each request, which takes an emulated machine longer than that may."""
+
+    async def model(self) -> str:
+        return DEFAULT.model_id
+
+
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def c(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    options = MeshOptions(engine="synthetic", rate=100)
+    options = MeshOptions(engine="synthetic", rate=30)
     async with mesh_by_rdma(tmp_path_factory.mktemp("mesh"), options) as running, client(running) as made:
-        await until_it_serves(made)
-        yield made
+        patient = PatientClient(running, made.session)
+        await until_it_serves(patient)
+        yield patient
 
 
 async def test_two_hundred_requests_are_right(c: Client) -> None:
@@ -42,13 +51,8 @@ async def test_two_hundred_requests_are_right(c: Client) -> None:
 
 async def test_the_front_end_maps_no_ring(c: Client) -> None:
     await crowd(c, 1)
-    maps = {name: mapped_files(child.pid) for name, child in c.mesh.children.items()}
-    regions = {name: {path for path in files if "/hostless." in path} for name, files in maps.items()}
-    assert not regions["tokenizer"]
-    assert any("/hostless.ring." in path for path in regions["gpu_backend"])
-    assert not any("/hostless.kvstore." in path for path in regions["gpu_backend"])
-    assert not any("/hostless.ring." in path or "/hostless.kv." in path for path in regions["kvstore"])
-    assert any("uverbs" in path for path in maps["tokenizer"])
+    only_owners_map_regions(c)
+    assert maps_a_device(c.mesh.children["tokenizer"].pid)
 
 
 @pytest.mark.parametrize(
@@ -95,19 +99,32 @@ async def test_a_cable_that_is_cut_for_five_seconds(c: Client) -> None:
 async def test_blocks_come_back_from_the_store(c: Client) -> None:
     fresh = await c.complete(PROMPT, max_tokens=5, ignore_eos=True)
     assert right(fresh, 5)
-    before = await stats(c)
 
     async def stored() -> bool:
-        return (await stats(c)).blocks > 0
+        return (found := await stats(c)) is not None and found.blocks > 0
 
     await c.until("the prompt's blocks are stored", stored, 60)
     await c.until_idle(60)
     await c.mesh.kill("gpu_backend")
     await c.mesh.restart("gpu_backend")
     await until_it_serves(c)
-    again = await c.complete(PROMPT, max_tokens=5, ignore_eos=True)
-    assert right(again, 5)
-    assert (await stats(c)).blocks_read > before.blocks_read
+
+    async def read() -> bool:  # a load that is late counts as a miss, so ask again
+        again = await c.complete(PROMPT, max_tokens=5, ignore_eos=True)
+        assert right(again, 5)
+        return (again.usage or {})["prompt_tokens_details"]["cached_tokens"] > 0
+
+    await c.until("blocks come from the store", read, DEADLINE_S)
+    assert (found := await stats(c)) is None or found.blocks_read > 0
+    only_owners_map_regions(c)
+
+
+def only_owners_map_regions(c: Client) -> None:
+    maps = regions_mapped(c.mesh)
+    assert any(name.startswith("hostless.ring.") for name in maps["gpu_backend"])
+    assert not any(name.startswith("hostless.kvstore.") for name in maps.pop("gpu_backend"))
+    assert all(name.startswith("hostless.kvstore.") for name in maps.pop("kvstore"))
+    assert not any(maps.values())
 
 
 async def until_it_serves(c: Client) -> None:
@@ -148,6 +165,10 @@ def queue_pairs() -> int:
     return sum(entry.get("type") == "RC" for entry in json.loads(listed))
 
 
-async def stats(c: Client) -> StoreStats:
+async def stats(c: Client) -> StoreStats | None:
+    """None: the store did not answer in time."""
     async with StoreClient(c.mesh.plans["kvstore"].address) as store:
-        return await store.stats()
+        try:
+            return await store.stats()
+        except StoreUnavailable:
+            return None
