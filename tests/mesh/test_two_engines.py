@@ -3,7 +3,7 @@
 import asyncio
 import re
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ PATIENT = {
     "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60",  # an engine takes that long to start, where there is little CPU
 }
 NEW_TOKENS = 6
+CONVERSATIONS, TURNS = 9, 3
 LENGTHS = (1, 63, 64, 65, 127, 128, 129, 192, 193, 257)
 
 
@@ -82,12 +83,12 @@ async def stats(c: Client) -> StoreStats:
         return await store.stats()
 
 
-async def at_baseline(c: Client) -> None:
+async def at_baseline(c: Client, *engines: str) -> None:
     """Slots, pages, buffers and leases are all free again."""
     await c.until_idle(30)
 
     async def free() -> bool:
-        for engine in ("prefill-0", "decode-0"):
+        for engine in engines or ("prefill-0", "decode-0"):
             if await value(c, engine, "kv_cache_usage_perc") or await value(c, engine, "kv_receive_buffer_bytes"):
                 return False
             if await value(c, engine, "loading") or await value(c, engine, "expecting"):
@@ -144,54 +145,129 @@ async def test_tokens_and_traffic_at_every_hit_length(tmp_path: Path, block_byte
         await at_baseline(c)
 
 
+async def converse(c: Client, conversation: int, leaves: bool) -> list[str]:
+    """Turns of one agent, each with all before it; one that `leaves` gives up the last turn in its middle."""
+    tokens, said = prompt(conversation, 50 + 13 * conversation), []
+    for turn in range(TURNS):
+        ask_it = asyncio.ensure_future(ask(c, tokens, NEW_TOKENS + 40))
+        if leaves and turn == TURNS - 1:
+            await asyncio.wait((ask_it,), timeout=0.02 * conversation)
+            ask_it.cancel()
+            break
+        answer = await ask_it
+        assert (answer.finish, answer.error) == ("length", None)
+        said.append(answer.text)
+        tokens = tokens + [5 + (conversation * 11 + turn * 17 + i * 3) % 240 for i in range(70)]
+    return said
+
+
+async def agents(c: Client) -> list[list[str]]:
+    return list(await asyncio.gather(*(converse(c, i, i % 3 == 2) for i in range(CONVERSATIONS))))
+
+
+async def test_conversations_side_by_side(tmp_path: Path, block_bytes: int) -> None:
+    """2P2D under load, some clients leaving: each conversation is told what one engine would have said."""
+    options = MeshOptions(model=NAME, threads=1, kvstore=False)
+    async with mesh(tmp_path / "one", options) as running, client(running) as c:
+        reference = await agents(c)
+    options = MeshOptions(model=NAME, prefill=2, decode=2, threads=1, policy="dualpath_round_robin")
+    async with mesh(tmp_path / "apart", options) as running, client(running) as c:
+        assert await agents(c) == reference
+        await at_baseline(c, "prefill-0", "prefill-1", "decode-0", "decode-1")
+        handed_over = [await value(c, name, "kv_prompts_sent") for name in ("prefill-0", "prefill-1")]
+        assert all(handed_over)
+
+
 class Started:
-    """A stream under way; `first` is set once some text has come."""
+    """A stream under way; `flowing` is set once more text has come than the prefill engine's."""
 
     def __init__(self, c: Client, tokens: list[int], new: int) -> None:
-        self.first = asyncio.Event()
-        ask = c.complete(tokens, max_tokens=new, temperature=0, ignore_eos=True, on_text=lambda _: self.first.set())
+        self.flowing = asyncio.Event()
+        self._text = ""
+        ask = c.complete(tokens, max_tokens=new, temperature=0, ignore_eos=True, on_text=self._take)
         self.task: asyncio.Task[Answer] = asyncio.ensure_future(ask)
 
+    def _take(self, text: str) -> None:
+        self._text += text
+        if len(self._text) > 40:
+            self.flowing.set()
+
     async def end(self) -> Answer:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             return await self.task
 
 
-async def test_engines_that_are_killed(tmp_path: Path, block_bytes: int) -> None:
-    """At each step: the prefill engine before the first token and in the hand-over, the decode engine as it decodes."""
-    tokens, new = prompt(5, 200), 300
-    reference = await one_engine(tmp_path / "one", {"it": (tokens, new)})
-    async with apart(tmp_path / "apart", **PATIENT) as c:
-        m = c.mesh
+async def soon(event: asyncio.Event) -> None:
+    async with asyncio.timeout(30):
+        await event.wait()
 
-        def pending(engine: str) -> Callable[[], object]:
-            async def expecting() -> bool:
-                return bool(await value(c, engine, "expecting"))
 
-            return expecting
+class Hurt:
+    """1P1D, a long request with its right answer, and what must hold whatever happens to it."""
 
-        async def works() -> bool:
-            return (await ask(c, [9], 2)).finish == "length"
+    def __init__(self, c: Client, tokens: list[int], new: int, right: str) -> None:
+        self.c, self.m = c, c.mesh
+        self._tokens, self._new, self._right = tokens, new, right
 
-        async def survives(started: Started) -> None:
-            answer = await started.end()
+    def start(self) -> Started:
+        return Started(self.c, self._tokens, self._new)
+
+    async def expecting(self) -> bool:
+        return bool(await value(self.c, "decode-0", "expecting"))
+
+    async def handing_over(self) -> bool:
+        return bool(await value(self.c, "prefill-0", "loading"))
+
+    async def works(self) -> bool:
+        return (await ask(self.c, [9], 2)).finish == "length"
+
+    async def survived(self, started: Started, or_error: bool = False) -> None:
+        """The right tokens, or where so said an error event; and everything is free again."""
+        answer = await started.end()
+        if not (or_error and answer.error):
             assert (answer.finish, answer.error) == ("length", None)
-            assert answer.text == reference["it"]
-            await at_baseline(c)
+            assert answer.text == self._right
+        await at_baseline(self.c)
+        await self.c.until("it works", self.works, 60)
 
-        assert (await ask(c, tokens, new)).text == reference["it"]
+    async def again(self, engine: str) -> None:
+        await self.m.kill(engine)
+        await self.m.restart(engine)
 
-        m.signal("prefill-0", signal.SIGSTOP)
-        started = Started(c, tokens, new)
-        await c.until("the decode engine waits", pending("decode-0"))
-        await m.kill("prefill-0")
-        await m.restart("prefill-0")
-        await survives(started)
 
-        await c.until("it works again", works, 30)
-        started = Started(c, tokens, new)
-        async with asyncio.timeout(20):
-            await started.first.wait()
-        await m.kill("decode-0")
-        await m.restart("decode-0")
-        await survives(started)
+@pytest.fixture
+async def hurt(tmp_path: Path, block_bytes: int) -> AsyncIterator[Hurt]:
+    tokens, new = prompt(5, 200), 300
+    right = (await one_engine(tmp_path / "one", {"it": (tokens, new)}))["it"]
+    async with apart(tmp_path / "apart", **PATIENT) as c:
+        yield Hurt(c, tokens, new, right)
+
+
+async def test_whoever_dies_the_request_ends_and_nothing_is_held(hurt: Hurt) -> None:
+    """One mesh for all steps, because it takes long to start."""
+    m = hurt.m
+    await hurt.survived(hurt.start())  # nobody
+
+    m.signal("prefill-0", signal.SIGSTOP)  # the prefill engine, before the first token
+    started = hurt.start()
+    await hurt.c.until("the decode engine waits", hurt.expecting)
+    await hurt.again("prefill-0")
+    await hurt.survived(started)
+
+    m.signal("decode-0", signal.SIGSTOP)  # the prefill engine, between the first token and the end of the hand-over
+    started = hurt.start()
+    await hurt.c.until("the prefill engine hands over", hurt.handing_over)
+    await m.kill("prefill-0")
+    m.signal("decode-0", signal.SIGCONT)
+    await m.restart("prefill-0")
+    await hurt.survived(started, or_error=True)  # the decode engine's lease may have run out meanwhile
+
+    started = hurt.start()  # the decode engine, while it decodes
+    await soon(started.flowing)
+    await hurt.again("decode-0")
+    await hurt.survived(started)
+
+    started = hurt.start()  # the client, while the decode engine decodes
+    await soon(started.flowing)
+    started.task.cancel()
+    await at_baseline(hurt.c)
