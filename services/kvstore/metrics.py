@@ -14,7 +14,7 @@ GAUGES = {
     "leases": "Leases that readers hold.",
     "tickets": "Blocks on their way in.",
     "read_queue_tokens": "Tokens of blocks that are being read, or wait for it.",
-    "index_bytes": "Memory of the index.",
+    "index_bytes": "Memory of the index, and of what the engine knows of where blocks lie.",
     "kept_blocks": "Blocks kept from eviction.",
     "roots": "Models, layouts and tenants that have blocks.",
     "draining": "1: no more leases and blocks are taken.",

@@ -159,7 +159,7 @@ class StoreService(kvstore_pb2_grpc.KvStoreServicer):  # type: ignore[misc]
             leases=len(self._leases),
             tickets=len(self._writer.tickets),
             read_queue_tokens=self._reader.queue_tokens,
-            index_bytes=index.memory,
+            index_bytes=index.memory + self._disk.engine.index_bytes,
             kept_blocks=len(self._kept),
             roots=index.roots,
             engine=self._engine,

@@ -58,6 +58,11 @@ class StorageEngine(Protocol):
         """The most payload bytes that a block may have."""
         ...
 
+    @property
+    def index_bytes(self) -> int:
+        """Memory for where the blocks lie."""
+        ...
+
     def footprint(self, length: int) -> int:
         """Bytes on the disk that a block of `length` payload bytes takes."""
         ...

@@ -30,15 +30,14 @@ class FileEngine:
     `usrbio`, on a 3FS mount, reads past the kernel.
     """
 
+    largest_block = LARGEST_BLOCK
+    index_bytes = 0  # a block's name says where it lies
+
     def __init__(self, root: Path, shared: bool = False, usrbio: Usrbio | None = None) -> None:
         self.shared = shared
         self._tree = Tree(root, shared)
         self._usrbio = usrbio
         self._syncs = ThreadPoolExecutor(SYNCS, "kvstore-sync")
-
-    @property
-    def largest_block(self) -> int:
-        return LARGEST_BLOCK
 
     def footprint(self, length: int) -> int:
         return PAGE_BYTES + length

@@ -21,6 +21,7 @@ class MooncakeEngine:
 
     shared = True
     largest_block = LARGEST_BLOCK
+    index_bytes = 0
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
