@@ -209,8 +209,7 @@ class LocalEngine:
         try:
             found = recovery.inspect(path)
             if found is None:
-                path.unlink()
-                return [], 0
+                return [], self._throw_away(path)
             segment = files.reopen(path, found.nonce, self.channels, folder.direct)
         except OSError as error:
             log.error("a segment can't be read", extra={"path": str(path), "reason": str(error)})
@@ -228,6 +227,16 @@ class LocalEngine:
         self._places.close_segment(segment)
         self._places.done([segment])
         return alive, len(broken)
+
+    def _throw_away(self, path: Path) -> int:
+        """A file whose first page is none of a segment: its making was cut short, or that page is broken. The second
+        is a loss, and counts as one."""
+        size = path.stat().st_size
+        path.unlink()
+        if size <= on_disk.PAGE:
+            return 0
+        log.error("a segment's first page is broken: its blocks are lost", extra={"path": str(path), "bytes": size})
+        return 1
 
     def _tidy(self, segment: Segment, found: recovery.Found, alive: list[Record]) -> None:
         try:

@@ -43,7 +43,7 @@ class Folder:
             log.warning("no O_DIRECT here: reads and writes go through the page cache", extra={"path": str(root)})
 
     def files(self) -> list[Path]:
-        """The segment files, oldest first; what else lies there (a pipe, say, whose opening would wait) is left alone."""
+        """The segment files, oldest first; what else lies there (a pipe, say, whose opening waits) is left alone."""
         found = [path for path in self.segments.glob(f"*{files.SUFFIX}") if path.stem.isdigit() and path.is_file()]
         return sorted(found, key=lambda path: int(path.stem))
 
