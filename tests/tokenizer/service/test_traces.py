@@ -29,9 +29,11 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 async def test_spans_of_a_request(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     async with make_rig(tmp_path) as rig:
         await rig.collect(submit(request_id="abc", traceparent=PARENT, stop=["never"]))
-        await until(lambda: len(spans.get_finished_spans()) >= 6)
+        await until(lambda: len(spans.get_finished_spans()) >= 7)
         ours = [s for s in spans.get_finished_spans() if s.attributes and s.attributes.get("request_id") == "abc"]
-        assert [span.name for span in ours] == ["tokenize", "schedule", "ring submit", "queue", "prefill", "decode"]
+        *before, notice, decode = ours
+        assert [span.name for span in before] == ["tokenize", "schedule", "ring submit", "queue", "prefill"]
+        assert (notice.name, decode.name) == ("notice", "decode")
         for span in ours:
             assert span.parent
             assert f"{span.parent.span_id:016x}" == "b7ad6b7169203331"
