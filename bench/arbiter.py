@@ -1,6 +1,7 @@
 """The arbiter of transport tcp on a shaped link (D8): how long 64 KiB of MODEL take while KV takes all it can get.
 
-python -m bench.arbiter [--megabits 100] [--seconds 20] [--wait-ms 0.5] [--json FILE] [--svg FILE]
+python -m bench.arbiter [--megabits 100] [--seconds 20] [--wait-ms 0.3] [--realtime]
+    [--json FILE] [--svg FILE]
 
 Two network namespaces, and a link with a queue of 1 MiB between them; bench/arbiter_load.py sends, and
 bench/arbiter_owner.py owns the region. MODEL messages come at random times, a quarter of the link together; a time is
@@ -100,11 +101,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabits", type=float, default=100.0)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--wait-ms", type=float, default=0.5)
+    parser.add_argument("--wait-ms", type=float, default=0.3)
+    parser.add_argument("--realtime", action="store_true", help="at real-time priority, on a machine that is busy")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--svg", type=Path)
     asked = parser.parse_args()
-    with shaped_link(asked.megabits) as link:
+    with shaped_link(asked.megabits, realtime=asked.realtime) as link:
         rows = measure(link, asked.megabits, asked.seconds, asked.wait_ms)
     summary = ratios(rows)
     for name, value in summary.items():
@@ -112,6 +114,7 @@ def main() -> None:
     if asked.json:
         machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
         setup = {"megabits": asked.megabits, "seconds": asked.seconds, "wait_ms": asked.wait_ms}
+        setup |= {"realtime": asked.realtime, "load_average": os.getloadavg()[0]}
         asked.json.write_text(json.dumps({**machine, **setup, "rows": rows, "ratios": summary}, indent=1) + "\n")
     if asked.svg:
         asked.svg.write_text(picture(rows))

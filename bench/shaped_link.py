@@ -20,20 +20,25 @@ class ShapedLink:
     near: str
     far: str
     address: str
+    realtime: bool = False
+    """Commands go before all else on the machine, for benches that use little of it."""
 
     def near_command(self, *command: str) -> list[str]:
-        return ["ip", "netns", "exec", self.near, *command]
+        return self._command(self.near, command)
 
     def far_command(self, *command: str) -> list[str]:
-        return ["ip", "netns", "exec", self.far, *command]
+        return self._command(self.far, command)
+
+    def _command(self, namespace: str, command: tuple[str, ...]) -> list[str]:
+        return ["ip", "netns", "exec", namespace, *(("chrt", "--fifo", "10") if self.realtime else ()), *command]
 
 
 @contextmanager
-def shaped_link(megabits: float, delay_ms: float = 0.0) -> Iterator[ShapedLink]:
+def shaped_link(megabits: float, delay_ms: float = 0.0, realtime: bool = False) -> Iterator[ShapedLink]:
     """`delay_ms` each way, on top of what the machine takes. Raises CalledProcessError without the rights."""
     own = f"hl{os.getpid()}"
     near, far = f"{own}a", f"{own}b"
-    link = ShapedLink(near, far, "10.77.0.2")
+    link = ShapedLink(near, far, "10.77.0.2", realtime)
     try:
         for name in (near, far):
             _run("ip", "netns", "add", name)

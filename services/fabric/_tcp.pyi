@@ -26,8 +26,8 @@ class ArbiterSettings:
         self,
         model_weight: int = 99,
         kv_weight: int = 1,
-        wait_s: float = 0.0005,
-        least_chunk: int = 4096,
+        wait_s: float = 0.0003,
+        least_chunk: int = 2048,
         most_window: int = 8388608,
     ) -> None: ...
     @property

@@ -14,23 +14,31 @@
 
 namespace hostless {
 
+constexpr uint64_t kMostChunk = 1 << 20;
+
 enum class Traffic : uint32_t { model = 0, kv = 1 };
 
 struct ArbiterSettings {
   uint64_t model_weight = 99, kv_weight = 1;
-  double wait_s = 0.0005;               // how long a MODEL transfer may wait for KV bytes that went before it
-  uint64_t least_chunk = 4096;          // bytes of a KV chunk on the slowest link
+  double wait_s = 0.0003;               // how long a MODEL transfer may wait for KV bytes that went before it
+  uint64_t least_chunk = 2048;          // bytes of a KV chunk on the slowest link
   uint64_t most_window = 8ull << 20;
 };
 
 class Arbiter {
  public:
-  explicit Arbiter(const ArbiterSettings& settings) : settings_(settings), window_(16.0 * settings.least_chunk) {}
+  explicit Arbiter(const ArbiterSettings& settings) : settings_(settings), window_(8.0 * settings.least_chunk) {}
 
   uint64_t window() const { return static_cast<uint64_t>(window_); }
 
   // Bytes that KV should ask for at a time.
-  uint64_t chunk() const { return std::clamp<uint64_t>(window() / 4 / 4096 * 4096, settings_.least_chunk, 1 << 20); }
+  uint64_t chunk() const {
+    return std::clamp<uint64_t>(window() / 4 / settings_.least_chunk * settings_.least_chunk, settings_.least_chunk,
+                                kMostChunk);
+  }
+
+  // Whether so little of MODEL is under way that what a KV chunk waits for is KV's own doing.
+  bool quiet() const { return under_way(Traffic::model) <= 2 * settings_.least_chunk; }
 
   uint64_t under_way(Traffic traffic) const { return at(under_way_, traffic); }
   size_t waiting(Traffic traffic) const { return at(waiting_, traffic).size(); }

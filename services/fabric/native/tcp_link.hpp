@@ -90,10 +90,9 @@ class Link {
     return true;
   }
 
-  // Whether so little of MODEL is under way that a KV chunk's delay is KV's own.
   bool quiet() {
     std::lock_guard lock(mutex_);
-    return arbiter_.under_way(Traffic::model) <= arbiter_.chunk();
+    return arbiter_.quiet();
   }
 
   // Waits for a turn on the caller's thread. False: it did not come in time.

@@ -176,11 +176,11 @@ void add_arbiter(nb::module_& m) {
              uint64_t most_window) {
             if (model_weight == 0 || kv_weight == 0) throw nb::value_error("model_weight and kv_weight are 1 or more");
             if (!(wait_s > 0)) throw nb::value_error("wait_s is above 0");
-            if (least_chunk < 4096 || most_window < 2 * least_chunk)
-              throw nb::value_error("least_chunk is 4096 or more, most_window twice that or more");
+            if (least_chunk < 1024 || least_chunk > kMostChunk || most_window < 2 * least_chunk)
+              throw nb::value_error("least_chunk is 1024 to 1048576, most_window twice that or more");
             new (self) ArbiterSettings{model_weight, kv_weight, wait_s, least_chunk, most_window};
           },
-          "model_weight"_a = 99, "kv_weight"_a = 1, "wait_s"_a = 0.0005, "least_chunk"_a = 4096,
+          "model_weight"_a = 99, "kv_weight"_a = 1, "wait_s"_a = 0.0003, "least_chunk"_a = 2048,
           "most_window"_a = 8 << 20)
       .def_ro("model_weight", &ArbiterSettings::model_weight)
       .def_ro("kv_weight", &ArbiterSettings::kv_weight)

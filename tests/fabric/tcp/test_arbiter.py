@@ -50,7 +50,7 @@ def test_both_waiting_share_by_weight(weights: tuple[int, int]) -> None:
     for _ in range(20_000):
         for traffic in Traffic:
             while len(queued[traffic]) < 2:
-                queued[traffic].append(chance.randrange(1, 9000) if traffic is MODEL else 4096)
+                queued[traffic].append(chance.randrange(1, 3000) if traffic is MODEL else 4096)
                 arbiter.ask(traffic, queued[traffic][-1])
         granted = arbiter.grant()
         assert granted is not None
@@ -156,7 +156,7 @@ def test_the_window_fills_the_link_and_delays_as_little_as_it_may(rate: float, i
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"model_weight": 0}, {"kv_weight": 0}, {"wait_s": 0.0}, {"least_chunk": 100}, {"most_window": 4096}]
+    "wrong", [{"model_weight": 0}, {"kv_weight": 0}, {"wait_s": 0.0}, {"least_chunk": 100}, {"most_window": 4000}]
 )
 def test_settings_that_make_no_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong)).split("_")[0]):
