@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from services.global_scheduler.policy.parameters import Parameters
 
 TUNED = Parameters(alpha_tokens=1 << 18, beta_tokens=1 << 20, max_waiting=1 << 24)
-"""As `hostless plan` finds them best for the clusters of docs/simulator.md."""
+"""Set by hand for the clusters of docs/simulator.md; `hostless plan` searches for a given one."""
 
 
 @dataclass(frozen=True)
