@@ -135,3 +135,9 @@ def test_sizes() -> None:
     for text in ("", "big", "5x"):
         with pytest.raises(CliError, match="no size"):
             parse_size(text)
+
+
+@pytest.mark.parametrize("block", ["0", "3", "2g"])
+def test_a_block_that_cannot_be_is_refused_before_anything_is_written(store: Served, block: str) -> None:
+    with pytest.raises(CliError, match="no size of a block of 4 layers"):
+        hostless(store, *BENCH, "--block", block)

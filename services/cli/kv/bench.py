@@ -15,6 +15,10 @@ from services.cli.kv.store import Address, ask, parse_size, size
 from services.kvstore.client import StoreClient
 
 
+LARGEST_BLOCK = 1 << 30
+"""Of any engine; a store says itself when its own takes less."""
+
+
 def bench_kv(
     store: Address = "",
     blocks: Annotated[int, typer.Option(help="Blocks of one chain.", min=1)] = 64,
@@ -38,6 +42,8 @@ def bench_kv(
     What it wrote stays until it is evicted. Reads may come from the page cache: engine files reads through it.
     """
     load = KvLoad(blocks, parse_size(block), lookups, keys, layers, readers, passes)
+    if not layers <= load.block_bytes <= LARGEST_BLOCK:
+        raise CliError(f"--block: {block} is no size of a block of {layers} layers", "From a byte a layer to 1GiB")
 
     async def measure(client: StoreClient) -> KvFigures:
         stats = await client.stats()
