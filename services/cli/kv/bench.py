@@ -14,7 +14,6 @@ from services.cli.kv.load import KvFigures, KvLoad, Rate, run
 from services.cli.kv.store import Address, ask, parse_size, size
 from services.kvstore.client import StoreClient
 
-
 LARGEST_BLOCK = 1 << 30
 """Of any engine; a store says itself when its own takes less."""
 
