@@ -31,6 +31,14 @@ class Vocabulary:
     longest: int | None
     """No token stands for more UTF-8 bytes of a text than that. None: there is no such bound."""
 
+    def __post_init__(self) -> None:
+        """Raises UnsupportedTokenizer where a begin or end token is no token's id."""
+        if self.bos_id is not None and self.bos_id not in range(self.size):
+            raise UnsupportedTokenizer(f"the begin token {self.bos_id!r} is not among {self.size} tokens")
+        for token_id in self.eos_ids:  # a model may have more ids than its tokenizer has tokens
+            if not isinstance(token_id, int) or token_id not in range(1 << 32):
+                raise UnsupportedTokenizer(f"the end token {token_id!r} is no id")
+
     def text_of(self, token_id: int | None) -> str:
         """Text of a control token by id, as chat templates want it; empty if it is none."""
         return next((text for text, i in self.control.items() if i == token_id), "")

@@ -34,7 +34,8 @@ def _first(name: str, recipe: Callable[[], BpeRecipe], library: Callable[[], Enc
         reason = error
     try:
         encoder = library()
-    except UnsupportedTokenizer as error:
-        raise UnsupportedTokenizer(f"{error}; nor by the native encoder: {reason}") from reason
+    except Exception as error:  # the library knows no narrower class for a file that is broken
+        why = str(error) if isinstance(error, UnsupportedTokenizer) else repr(error)
+        raise UnsupportedTokenizer(f"{name}: {why}; nor by the native encoder: {reason}") from error
     log.warning("tokenizing by the library, which is slower", extra={"tokenizer": name, "reason": str(reason)})
     return encoder

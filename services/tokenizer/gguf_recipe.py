@@ -1,6 +1,7 @@
 """The `tokenizer.ggml.*` keys of a GGUF file read as a BpeRecipe."""
 
 import dataclasses
+import math
 from typing import Any
 
 from services.tokenizer._bpe import Pattern
@@ -26,7 +27,16 @@ _COMPOSED = frozenset({"qwen2"})
 
 
 def read_recipe(metadata: dict[str, Any]) -> BpeRecipe:
-    """Of a byte-level or a SentencePiece vocabulary. Raises UnsupportedTokenizer."""
+    """Of a byte-level or a SentencePiece vocabulary. Raises UnsupportedTokenizer, also for keys of another form."""
+    try:
+        return _recipe(metadata)
+    except UnsupportedTokenizer:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise UnsupportedTokenizer(f"tokenizer.ggml keys that are not of the form known: {error!r}") from error
+
+
+def _recipe(metadata: dict[str, Any]) -> BpeRecipe:
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "gpt-2")
     if kind == "llama":
         return _with_ends(_sentencepiece(metadata), metadata, add_bos=True)
@@ -52,6 +62,10 @@ def _sentencepiece(metadata: dict[str, Any]) -> BpeRecipe:
     vocabulary = _vocabulary(metadata)
     scores: list[float] = metadata["tokenizer.ggml.scores"]
     kinds: list[int] = metadata["tokenizer.ggml.token_type"]
+    if not len(scores) == len(kinds) == len(vocabulary):
+        raise UnsupportedTokenizer(f"{len(vocabulary)} tokens, {len(scores)} scores and {len(kinds)} token types")
+    if any(math.isnan(score) for score in scores):
+        raise UnsupportedTokenizer("a score that is no number")
     if UNUSED in kinds:
         raise UnsupportedTokenizer(
             "a SentencePiece vocabulary with unused tokens, which are made and taken apart again"

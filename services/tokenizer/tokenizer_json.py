@@ -31,22 +31,27 @@ _NO_CUT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithP
 def read_recipe(folder: Path) -> BpeRecipe:
     """From tokenizer.json, with tokenizer_config.json and generation_config.json where they exist.
 
-    Raises UnsupportedTokenizer, which names what the native encoder lacks, or ValueError for what is no JSON object.
+    Raises UnsupportedTokenizer, which names what the native encoder lacks or what the file has in another form.
     """
     tokenizer = read_json(folder / "tokenizer.json")
     try:
         return _with_ends(_recipe(tokenizer), tokenizer, folder)
-    except (KeyError, TypeError, AttributeError) as error:
+    except UnsupportedTokenizer:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise UnsupportedTokenizer(f"{folder}/tokenizer.json is not of the form known: {error!r}") from error
 
 
 def read_json(path: Path) -> Json:
-    """A JSON object from a file; empty if the file does not exist."""
+    """A JSON object from a file; empty if the file does not exist. Raises UnsupportedTokenizer for anything else."""
     if not path.exists():
         return {}
-    value = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UnsupportedTokenizer(f"{path} can't be read as JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: expected a JSON object")
+        raise UnsupportedTokenizer(f"{path}: expected a JSON object")
     return value
 
 
@@ -57,6 +62,8 @@ def _recipe(tokenizer: Json) -> BpeRecipe:
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
             raise UnsupportedTokenizer(f"BPE with {option}={model[option]!r}")
+    if not isinstance(model["vocab"], dict) or not isinstance(model["merges"], list):
+        raise UnsupportedTokenizer("a vocab that is no object, or merges that are no list")
     steps = [step for step in _flat(tokenizer.get("pre_tokenizer"), "pretokenizers") if step != _NO_CUT]
     recipe = BpeRecipe(
         vocabulary=model["vocab"],

@@ -66,7 +66,6 @@ class Scratch {
   }
   T* data() { return array_.data(); }
   std::size_t bytes() const { return array_.bytes(); }
-  void release() { array_ = {}; }
 
  private:
   void grow(std::size_t size, std::size_t keep) {

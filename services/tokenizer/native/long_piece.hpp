@@ -71,9 +71,6 @@ class LongPieces {
     return count;
   }
 
-  // 1 + the rank of the merge that makes a token; 0 for a symbol.
-  std::uint32_t time(std::uint32_t id) const { return births_[id].time; }
-
   std::size_t bytes() const {
     return trie_.bytes() + births_.capacity() * sizeof(Birth) + lengths_.capacity() * sizeof(std::uint32_t);
   }

@@ -34,21 +34,39 @@ inline std::string_view encodable(nb::handle text) {
   return view;
 }
 
+// A part of a tokenizer's file, as T; Unsupported, which names `what` it is, if it is nothing of the kind.
+template <class T>
+T part(nb::handle value, const char* what) {
+  T made{};
+  if (!nb::try_cast(value, made)) {
+    throw Unsupported(std::string(what) + " can't be " + nb::cast<std::string>(nb::repr(value)));
+  }
+  return made;
+}
+
+template <>
+inline std::string_view part(nb::handle value, const char* what) {
+  if (PyUnicode_Check(value.ptr())) return utf8(value);
+  throw Unsupported(std::string(what) + " can't be " + nb::cast<std::string>(nb::repr(value)));
+}
+
 inline std::vector<TokenText> tokens_of(nb::dict vocabulary) {
   std::vector<TokenText> tokens;
   tokens.reserve(vocabulary.size());
-  for (auto [text, id] : vocabulary) tokens.push_back({utf8(text), nb::cast<std::uint32_t>(id)});
+  for (auto [text, id] : vocabulary) {
+    tokens.push_back({part<std::string_view>(text, "a token"), part<std::uint32_t>(id, "a token's id")});
+  }
   return tokens;
 }
 
-// Each "left right" with one space, or a pair. Ranks by place in the list, where there are none.
+// Each "left right" with one space, or a list or tuple of both. Ranks by place in the list, where there are none.
 inline std::vector<MergeText> merges_of(nb::list list, std::optional<nb::list> ranks) {
   if (ranks && ranks->size() != list.size()) throw Unsupported("not as many ranks as merges");
   std::vector<MergeText> merges;
   merges.reserve(list.size());
   for (nb::handle item : list) {
     std::size_t place = merges.size();
-    auto rank = ranks ? nb::cast<std::uint32_t>((*ranks)[place]) : static_cast<std::uint32_t>(place);
+    auto rank = ranks ? part<std::uint32_t>((*ranks)[place], "a merge's rank") : static_cast<std::uint32_t>(place);
     if (PyUnicode_Check(item.ptr())) {
       std::string_view line = utf8(item);
       std::size_t space = line.find(' ');
@@ -57,9 +75,13 @@ inline std::vector<MergeText> merges_of(nb::list list, std::optional<nb::list> r
       }
       merges.push_back({line.substr(0, space), line.substr(space + 1), rank});
     } else {
-      nb::sequence pair = nb::cast<nb::sequence>(item);
-      if (nb::len(pair) != 2) throw Unsupported("a merge is not of two parts");
-      merges.push_back({utf8(nb::object(pair[0])), utf8(nb::object(pair[1])), rank});
+      // Nothing but these holds its parts for as long as the views of them are used.
+      bool pair = PyList_Check(item.ptr()) || PyTuple_Check(item.ptr());
+      if (!pair || nb::len(item) != 2) {
+        throw Unsupported("the merge " + nb::cast<std::string>(nb::repr(item)) + " is not of two parts");
+      }
+      auto side = [&](int which) { return part<std::string_view>(nb::object(item[which]), "a part of a merge"); };
+      merges.push_back({side(0), side(1), rank});
     }
   }
   return merges;
@@ -70,8 +92,9 @@ inline std::vector<AddedToken> added_of(nb::list list) {
   std::vector<AddedToken> tokens;
   for (nb::handle item : list) {
     auto field = nb::cast<nb::tuple>(item);
-    tokens.push_back({std::string(utf8(nb::object(field[0]))), nb::cast<std::uint32_t>(field[1]),
-                      nb::cast<bool>(field[2]), nb::cast<bool>(field[3]), nb::cast<bool>(field[4])});
+    auto flag = [&](int which) { return part<bool>(field[which], "what an added token says of itself"); };
+    tokens.push_back({std::string(part<std::string_view>(nb::object(field[0]), "an added token")),
+                      part<std::uint32_t>(field[1], "an added token's id"), flag(2), flag(3), flag(4)});
     if (tokens.back().text.empty()) throw Unsupported("an added token has no text");
   }
   return tokens;

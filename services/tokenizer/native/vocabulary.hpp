@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,18 +15,14 @@
 #include "joins.hpp"
 #include "letters.hpp"
 #include "long_piece.hpp"
+#include "made_tokens.hpp"
 #include "merge_table.hpp"
 #include "piece_table.hpp"
-#include "queue_merge.hpp"
-#include "short_piece.hpp"
+#include "scan/scanner.hpp"
 #include "text_index.hpp"
+#include "unsupported.hpp"
 
 namespace hostless::bpe {
-
-// The vocabulary can't be encoded exactly; the message says why.
-struct Unsupported : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 struct TokenText {
   std::string_view text;  // as the file writes it
@@ -56,8 +51,12 @@ class VocabularyReader {
   // Otherwise byte level: each byte is written as a letter.
   VocabularyReader(const std::vector<TokenText>& tokens, bool spaces_marked)
       : tokens_(tokens), marked_(spaces_marked), index_(tokens.size()) {
+    if (tokens.empty()) throw Unsupported("a vocabulary without a token");
     std::uint32_t size = 0;
     for (const TokenText& token : tokens) {
+      if (!scan::valid_utf8(reinterpret_cast<const std::uint8_t*>(token.text.data()), token.text.size())) {
+        throw Unsupported("the token with the id " + std::to_string(token.id) + " is not UTF-8");
+      }
       if (token.id >= kMostIds) throw Unsupported("token id " + std::to_string(token.id) + " is too large");
       if (!index_.add(token.text, token.id)) throw Unsupported("two tokens of the text " + quoted(token.text));
       size = std::max(size, token.id + 1);
@@ -81,7 +80,7 @@ class VocabularyReader {
     }
     MergeTable merges(list.size());
     Joins joins;
-    std::vector<Pair> pairs;
+    std::vector<MadeTokens::Pair> pairs;
     pairs.reserve(list.size());
     std::array<std::uint32_t, 256> bytes = byte_ids();
     for (const MergeText& merge : list) {
@@ -97,20 +96,17 @@ class VocabularyReader {
     }
     joins.finish();
     Alphabet alphabet(bytes, characters(), merges);
-    LongPieces longs = births(alphabet, merges);
+    MadeTokens made(texts_, reached_, alphabet, merges);
     Characters whole;
-    if (!marked_ && !alphabet.lacks_some() && in_order(pairs, longs)) whole = whole_characters();
-    PieceTable pieces(whole_pieces(ignore_merges));
-    return {std::move(merges), std::move(alphabet), std::move(pieces), std::move(longs),
-            std::move(joins),  std::move(whole),    std::move(texts_), std::move(made_)};
+    if (!marked_ && !alphabet.lacks_some() && made.in_order(pairs)) whole = made.characters();
+    PieceTable pieces(whole_pieces(made.which(), ignore_merges));
+    std::vector<bool> which = made.which();
+    return {std::move(merges), std::move(alphabet), std::move(pieces), std::move(made).long_pieces(),
+            std::move(joins),  std::move(whole),    std::move(texts_), std::move(which)};
   }
 
  private:
   static constexpr std::uint32_t kMostIds = 1 << 24;
-
-  struct Pair {
-    std::uint32_t left, right, rank;
-  };
 
   static std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
 
@@ -169,83 +165,11 @@ class VocabularyReader {
     return found;
   }
 
-  // Whether no merge comes before what it merges can be there.
-  bool in_order(const std::vector<Pair>& pairs, const LongPieces& longs) const {
-    return std::all_of(pairs.begin(), pairs.end(), [&](const Pair& pair) {
-      bool ever = made_[pair.left] && made_[pair.right];
-      return !ever || (longs.time(pair.left) <= pair.rank && longs.time(pair.right) <= pair.rank);
-    });
-  }
-
-  Characters whole_characters() const {
-    Characters found;
-    for_made([&](std::uint32_t id, const std::uint8_t* text, std::size_t size) {
-      bool whole = size > 1 && *text >= 0xC2 && *text < 0xF5 && size == char_length(*text) &&
-                   std::none_of(text + 1, text + size, [](std::uint8_t byte) { return (byte & 0xC0) != 0x80; });
-      if (whole && code_point(text, size) < 0x110000) found.add(code_point(text, size), id);
-    });
-    return found;
-  }
-
-  // Merges the text of each token, to see whether the token is made of it, and of which two.
-  LongPieces births(const Alphabet& alphabet, const MergeTable& merges) {
-    std::vector<Birth> births(texts_.size());
-    std::vector<std::uint32_t> lengths(texts_.size());
-    std::size_t bytes = 0;
-    Arena arena;
-    QueueMerge queue(alphabet, merges, arena);
-    made_.resize(texts_.size());
-    for (const TokenText& token : tokens_) {
-      const std::string& text = texts_[token.id];
-      lengths[token.id] = static_cast<std::uint32_t>(text.size());
-      if (!reached_[token.id] || text.empty()) continue;
-      auto data = reinterpret_cast<const std::uint8_t*>(text.data());
-      std::uint32_t halves[2];
-      std::size_t count = last_two(data, text.size(), alphabet, merges, queue, arena, halves);
-      Merge merge = count == 2 ? merges.find(halves[0], halves[1]) : Merge{};
-      made_[token.id] = (count == 1 && halves[0] == token.id) || (count == 2 && merge.merged == token.id);
-      if (!made_[token.id]) continue;
-      bytes += text.size();
-      if (count == 2) births[token.id] = {halves[0], halves[1], merge.rank + 1, kNone};
-    }
-    if (bytes >= TokenTrie::kMostBytes) throw Unsupported("tokens of 16 MB of text together");
-    TokenTrie trie(bytes);
-    for_made([&](std::uint32_t id, const std::uint8_t* text, std::size_t size) { trie.add(text, size, id); });
-    trie.finish();
-    for_made([&](std::uint32_t id, const std::uint8_t* text, std::size_t size) {
-      births[id].shorter = trie.longest(text, size - 1);
-    });
-    return {std::move(trie), std::move(births), std::move(lengths)};
-  }
-
-  // What a text is before its last merge: up to two symbols. Returns how many there are, which may be more.
-  static std::size_t last_two(const std::uint8_t* text, std::size_t size, const Alphabet& alphabet,
-                              const MergeTable& merges, QueueMerge& queue, Arena& arena, std::uint32_t* halves) {
-    if (size > kShortSymbols) {
-      std::size_t count = queue.merge(text, size, arena.parts, 2);
-      for (std::size_t i = 0; i < std::min<std::size_t>(count, 2); ++i) halves[i] = arena.parts.data()[i].id;
-      return count;
-    }
-    Symbol symbols[kShortSymbols];
-    std::size_t count = short_symbols(alphabet, merges, text, 0, size, symbols);
-    count = merge_short(merges, symbols, count, 2);
-    for (std::size_t i = 0; i < std::min<std::size_t>(count, 2); ++i) halves[i] = symbols[i].id;
-    return count;
-  }
-
-  template <class Visit>
-  void for_made(Visit visit) const {
-    for (const TokenText& token : tokens_) {
-      const std::string& text = texts_[token.id];
-      if (made_[token.id]) visit(token.id, reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
-    }
-  }
-
-  std::vector<PieceTable::Piece> whole_pieces(bool ignore_merges) const {
+  std::vector<PieceTable::Piece> whole_pieces(const std::vector<bool>& made, bool ignore_merges) const {
     std::vector<PieceTable::Piece> pieces;
     for (const TokenText& token : tokens_) {
       const std::string& text = texts_[token.id];
-      bool whole = made_[token.id] || (ignore_merges && reached_[token.id] && !barred_[token.id] && !text.empty());
+      bool whole = made[token.id] || (ignore_merges && reached_[token.id] && !barred_[token.id] && !text.empty());
       if (whole) pieces.push_back({reinterpret_cast<const std::uint8_t*>(text.data()), text.size(), token.id});
     }
     return pieces;
@@ -259,7 +183,6 @@ class VocabularyReader {
   std::vector<std::string> texts_;
   std::vector<bool> reached_;  // text that is cut can hold what the token says
   std::vector<bool> barred_;  // no merge may make it or take it
-  std::vector<bool> made_;  // merging makes it of its own text
   std::string together_;
 };
 
