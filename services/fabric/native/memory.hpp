@@ -70,13 +70,25 @@ void copy_gently(size_t bytes, Copy copy) {
 
 inline bool aligned(const void* p, size_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; }
 
+typedef uint64_t TwoWords __attribute__((vector_size(16), may_alias));
+
 // Plain memcpy may split an 8-byte word; a reader of slot words must never see half of one.
 inline void copy_out(uint8_t* from, uint8_t* to, size_t bytes) {
   if (aligned(from, 8) && aligned(to, 8)) {
     auto* source = reinterpret_cast<uint64_t*>(from);
     auto* target = reinterpret_cast<uint64_t*>(to);
-    size_t words = bytes / 8;
-    for (size_t i = 0; i < words; ++i) target[i] = std::atomic_ref<uint64_t>(source[i]).load(std::memory_order_relaxed);
+    const size_t words = bytes / 8;
+    size_t i = 0;
+    const auto one = [&] { target[i] = std::atomic_ref<uint64_t>(source[i]).load(std::memory_order_relaxed), ++i; };
+    if (words != 0 && !aligned(from, 16)) one();
+    // Both halves of an aligned 16-byte load are whole on x86-64 and on Arm; by single words memory is half as fast.
+    for (; i + 8 <= words; i += 8) {
+      const auto* wide = reinterpret_cast<const volatile TwoWords*>(source + i);
+      const TwoWords a = wide[0], b = wide[1], c = wide[2], d = wide[3];
+      std::memcpy(target + i, &a, 16), std::memcpy(target + i + 2, &b, 16);
+      std::memcpy(target + i + 4, &c, 16), std::memcpy(target + i + 6, &d, 16);
+    }
+    while (i < words) one();
     from += words * 8, to += words * 8, bytes %= 8;
   }
   std::memcpy(to, from, bytes);
