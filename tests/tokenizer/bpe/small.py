@@ -73,6 +73,9 @@ def byte_level(draw: st.DrawFn, alphabet: str) -> Small:
     merges = draw(merge_lists([letter for letter in used if letter not in lacking] or ["!"]))
     vocabulary = _vocabulary([letter for letter in LETTERS if letter not in lacking], merges)
     ignore = draw(st.booleans())
+    if ignore:  # tokens that no merge makes, but whole pieces can be
+        for text in draw(st.lists(st.text(alphabet, min_size=2, max_size=8), max_size=4)):
+            vocabulary.setdefault(as_letters(text), len(vocabulary))
     library = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=ignore))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     library.decoder = decoders.ByteLevel()

@@ -13,6 +13,7 @@ from services.tokenizer._bpe import Pattern
 from services.tokenizer.bpe_encoder import BpeEncoder
 from services.tokenizer.bpe_recipe import AddedToken, BpeRecipe
 from tests.tokenizer.bpe.small import LETTERS
+from tests.tokenizer.examples import examples
 
 TEXTS = ["<a>", "<a>b", "<", "a>", "<é>", "e\u0301", "<<", "ab", "abab", "[x]", "\u0338", ">\u0338", "中"]
 SPACES = [" ", "\n", "\u00a0", "\u3000", "\u2003", "\x85", "\u200b", "\x1c"]
@@ -53,7 +54,7 @@ def library(recipe: BpeRecipe, *, plain: bool) -> Tokenizer:
 
 @pytest.mark.parametrize("composed", [False, True])
 def test_found_as_the_library_does(composed: bool) -> None:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     @given(tokens, st.lists(st.lists(st.sampled_from([*TEXTS, *SPACES]), max_size=12).map("".join), max_size=5))
     def check(found: list[AddedToken], samples: list[str]) -> None:
         vocabulary = {letter: i for i, letter in enumerate(LETTERS)}

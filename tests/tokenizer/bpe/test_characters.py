@@ -8,6 +8,7 @@ from services.tokenizer._bpe import Pattern
 from services.tokenizer.bpe_encoder import BpeEncoder
 from services.tokenizer.bpe_recipe import BpeRecipe
 from tests.tokenizer.bpe import small
+from tests.tokenizer.examples import examples
 
 LETTERS = "中文字汉语aé\U00020000"
 TEXTS = st.lists(st.text(LETTERS, min_size=1, max_size=30), min_size=1, max_size=6)
@@ -36,7 +37,7 @@ def characters_first(draw: st.DrawFn) -> small.Small:
     return small.Small(BpeRecipe(vocabulary, merges, (), Pattern.GPT2), library)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(characters_first(), TEXTS)
 def test_merging_from_characters_on_is_merging(vocabulary: small.Small, samples: list[str]) -> None:
     encoder = BpeEncoder(vocabulary.recipe)

@@ -9,6 +9,7 @@ from tokenizers import normalizers
 from services.tokenizer import _bpe
 from services.tokenizer._bpe import Pattern
 from tests.tokenizer.bpe.small import LETTERS
+from tests.tokenizer.examples import examples
 
 library = normalizers.NFC().normalize_str
 MARKS = [chr(point) for point in range(0x110000) if unicodedata.combining(chr(point))]
@@ -53,7 +54,7 @@ def test_every_character_by_itself_and_behind_another() -> None:
 
 
 def test_any_marks() -> None:
-    @settings(max_examples=1000, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     @given(
         st.lists(st.sampled_from(MARKS) | st.sampled_from(BASES) | st.sampled_from("aeo각\u1100\u1161"), max_size=20)
     )

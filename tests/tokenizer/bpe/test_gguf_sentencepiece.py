@@ -12,6 +12,7 @@ from services.tokenizer.encoder import UnsupportedTokenizer
 from tests.tokenizer.bpe import vocabularies
 from tests.tokenizer.bpe.small import BYTES
 from tests.tokenizer.bpe.texts import CORPUS
+from tests.tokenizer.examples import examples
 
 SPECIAL = ["<unk>", "<s>", "</s>"]
 
@@ -60,7 +61,7 @@ def test_the_same_ids_as_from_tokenizer_json() -> None:
     assert (from_gguf.vocabulary.bos_id, from_gguf.vocabulary.add_bos) == (1, True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_equal_scores_go_from_left_to_right(data: st.DataObject) -> None:
     parts = data.draw(st.lists(st.text("▁ab中", min_size=2, max_size=5), max_size=15, unique=True))

@@ -1,6 +1,5 @@
 """The ids of `tokenizers`, on the vocabularies of real models."""
 
-import os
 import unicodedata
 from dataclasses import dataclass
 
@@ -12,8 +11,7 @@ from services.tokenizer import encoders
 from services.tokenizer.bpe_encoder import BpeEncoder
 from tests.tokenizer.bpe import vocabularies
 from tests.tokenizer.bpe.texts import CORPUS, STRINGS
-
-EXAMPLES = int(os.environ.get("HOSTLESS_EXAMPLES", "400"))
+from tests.tokenizer.examples import examples
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def test_the_corpus(pair: Pair) -> None:
 
 @pytest.mark.slow  # 400 texts for each of six vocabularies; HOSTLESS_EXAMPLES=100000 for a long run
 def test_any_text(pair: Pair) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
     @given(STRINGS)
     def check(text: str) -> None:
         pair.check(text)

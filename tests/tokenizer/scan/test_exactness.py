@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.tokenizer import _scan
+from tests.tokenizer.examples import examples
 from tests.tokenizer.scan import reference
 from tests.tokenizer.scan.texts import FRAGMENTS, SAMPLES
 
@@ -42,7 +43,7 @@ def test_texts_of_many_kinds(pattern: str, sample: str) -> None:
 
 @each_pattern
 @given(text=STRINGS)
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 def test_any_text(pattern: str, text: str) -> None:
     check(pattern, text)
 

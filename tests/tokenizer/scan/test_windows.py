@@ -5,6 +5,7 @@ import random
 import pytest
 
 from services.tokenizer import _scan
+from tests.tokenizer.examples import examples
 from tests.tokenizer.scan.texts import FRAGMENTS, SAMPLES
 
 SETS = _scan.INSTRUCTION_SETS[:-1]
@@ -44,7 +45,7 @@ def test_ends_come_in_any_portions(pattern: str, capacity: int) -> None:
 
 @each_pattern
 def test_random_texts(pattern: str) -> None:
-    for seed in range(1500):
+    for seed in range(examples(500)):
         check(pattern, random_text(seed).encode())
 
 
