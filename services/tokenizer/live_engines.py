@@ -35,6 +35,11 @@ class LiveEngines:
     def models(self) -> list[str]:
         return sorted({info.model for info in self.engines.values() if info.role != pb.ROLE_DECODE})
 
+    def complete(self, model: str) -> bool:
+        """Whether live engines can bring a request to its end: one that does it all, or one of each role."""
+        roles = {info.role for info in self.engines.values() if info.model == model}
+        return pb.ROLE_UNIFIED in roles or {pb.ROLE_PREFILL, pb.ROLE_DECODE} <= roles
+
     def unserved(self, model: str) -> RequestError:
         """Why nobody serves the model: never offered (404), or not now (503)."""
         if self._heard and self._known_models and model not in self._known_models:

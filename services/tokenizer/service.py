@@ -116,6 +116,8 @@ class FrontendService(frontend_pb2_grpc.FrontendServicer):  # type: ignore[misc]
             return "the tokenizer is draining"
         if not self._live.engines:
             return "no engine lives"
+        if not any(self._live.complete(info.model) for info in self._live.engines.values()):
+            return "of prefill and decode engines only one kind lives"
         if not any(self._pool.usable(info) for info in self._live.engines.values()):
             return "no live engine's ring is attached yet"
         if not any(self._shelf.loaded(name) for name in self._live.models()):

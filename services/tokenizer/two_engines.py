@@ -76,7 +76,7 @@ async def fly(
         if decode.flight.ended.done() or _handed_over(prefill.flight) or stream.decoding:
             await asyncio.wait((decode.flight.ended,))
             return _checked(decode)
-        return _checked(prefill, decode.link.key)
+        return _checked(prefill, decode.link.key if stream.tokens else frozenset())
     finally:
         prefill.abandon()
         decode.abandon()

@@ -70,6 +70,26 @@ def test_every_service_understands_its_flags_and_finds_the_others(options: MeshO
     assert len(set(used)) == len(used)
 
 
+def test_engines_of_two_roles_take_the_place_of_those_that_do_it_all() -> None:
+    plans = {service.name: service for service in plan(MeshOptions(prefill=2, decode=1))}
+    engines = ["prefill-0", "prefill-1", "decode-0"]
+    assert list(plans) == ["kvstore", "global_scheduler", *engines, "tokenizer", "gateway"]
+    backend = import_module("services.gpu_backend.settings").BackendSettings
+    roles = [settings.load(backend, "gpu_backend", plans[name].command[3:], {}).role for name in engines]
+    assert roles == ["prefill", "prefill", "decode"]
+    assert plans["global_scheduler"].command[-2:] == ("--policy", "dualpath")
+    chosen = plan(MeshOptions(prefill=1, decode=1, policy="basic"))[1]
+    assert chosen.command[-2:] == ("--policy", "basic")
+
+
+@pytest.mark.parametrize(
+    "flags", [["--prefill", "1"], ["--decode", "2"], ["--prefill", "1", "--decode", "1", "--no-kvstore"]]
+)
+def test_roles_that_can_serve_nothing_are_refused(flags: list[str]) -> None:
+    result = CliRunner().invoke(app, ["up", *flags])
+    assert isinstance(result.exception, CliError)
+
+
 def test_order_of_starting() -> None:
     names = [service.name for service in plan(MeshOptions(engines=2))]
     assert names == ["kvstore", "global_scheduler", "gpu_backend-0", "gpu_backend-1", "tokenizer", "gateway"]

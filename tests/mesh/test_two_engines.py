@@ -17,10 +17,9 @@ from tests.mesh.tiny_model import NAME, make_tiny_model
 pytestmark = pytest.mark.slow  # meshes of six processes, two of which load torch
 
 LINKS = re.compile(r'^hostless:engine_kv_link_bytes_total\{.*link="(\w+)"\} (\S+)$', re.M)
-PATIENT = {
+SHORT_LEASES = {
     "HOSTLESS_GPU_BACKEND_LEASE_TTL_MS": "1500",
     "HOSTLESS_GLOBAL_SCHEDULER_LEASE_MS": "1500",
-    "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60",  # an engine takes that long to start, where there is little CPU
 }
 NEW_TOKENS = 6
 CONVERSATIONS, TURNS = 9, 3
@@ -37,16 +36,18 @@ async def ask(c: Client, tokens: list[int], new: int = NEW_TOKENS) -> Answer:
 
 
 @asynccontextmanager
-async def apart(folder: Path, **environ: str) -> AsyncIterator[Client]:
+async def apart(folder: Path, model: str = NAME, **environ: str) -> AsyncIterator[Client]:
     """1P1D; the two sides read in turn."""
-    options = MeshOptions(model=NAME, prefill=1, decode=1, threads=1, policy="dualpath_round_robin")
+    options = MeshOptions(model=model, prefill=1, decode=1, threads=1, policy="dualpath_round_robin")
+    # An engine may take that long to start, or to be heard of, where there is little CPU.
+    environ = {"HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60", **environ}
     async with mesh(folder, options, **environ) as running, client(running) as c:
         yield c
 
 
-async def one_engine(folder: Path, prompts: dict[str, tuple[list[int], int]]) -> dict[str, str]:
+async def one_engine(folder: Path, prompts: dict[str, tuple[list[int], int]], model: str = NAME) -> dict[str, str]:
     """What a single engine without a store says to each of the prompts."""
-    async with mesh(folder, MeshOptions(model=NAME, threads=1, kvstore=False)) as running, client(running) as c:
+    async with mesh(folder, MeshOptions(model=model, threads=1, kvstore=False)) as running, client(running) as c:
         return {name: (await ask(c, *asked)).text for name, asked in prompts.items()}
 
 
@@ -115,13 +116,15 @@ def closed_form(before: dict[str, int], after: dict[str, int], pages: int, hit: 
     return side
 
 
-async def test_tokens_and_traffic_at_every_hit_length(tmp_path: Path, block_bytes: int) -> None:
-    kinds = [(length, hit) for length in LENGTHS for hit in range((length - 1) // 64 + 1)]
+async def same_tokens_and_traffic(folder: Path, lengths: tuple[int, ...], block_bytes: int, model: str = NAME) -> None:
+    """Prompts of these lengths, with each hit that they can have, read by each side: the tokens of one engine, and the
+    bytes of the closed form over each link."""
+    kinds = [(length, hit) for length in lengths for hit in range((length - 1) // 64 + 1)]
     cases = [(length, hit, path) for length, hit in kinds for path in range(2 if hit else 1)]
     prompts = {f"{case}": (prompt(salt, case[0]), NEW_TOKENS) for salt, case in enumerate(cases)}
-    reference = await one_engine(tmp_path / "one", prompts)
+    reference = await one_engine(folder / "one", prompts, model)
     sides: set[str] = set()
-    async with apart(tmp_path / "apart") as c:
+    async with apart(folder / "apart", model) as c:
         for case in cases:
             (length, hit, _), (tokens, _) = case, prompts[f"{case}"]
             if hit:
@@ -143,6 +146,18 @@ async def test_tokens_and_traffic_at_every_hit_length(tmp_path: Path, block_byte
             await c.until_idle()
         assert sides == {"prefill", "decode"}
         await at_baseline(c)
+
+
+async def test_every_hit_length(tmp_path: Path, block_bytes: int) -> None:
+    await same_tokens_and_traffic(tmp_path, LENGTHS, block_bytes)
+
+
+@pytest.mark.model
+async def test_the_real_model(tmp_path: Path) -> None:
+    """SmolLM2-135M: 30 layers of 3 KV heads of 64, in float32."""
+    for name in ("one", "apart"):
+        (tmp_path / name).mkdir()
+    await same_tokens_and_traffic(tmp_path, (63, 128, 129), 30 * 2 * 64 * 3 * 64 * 4, "SmolLM2-135M-Instruct")
 
 
 async def converse(c: Client, conversation: int, leaves: bool) -> list[str]:
@@ -239,7 +254,7 @@ class Hurt:
 async def hurt(tmp_path: Path, block_bytes: int) -> AsyncIterator[Hurt]:
     tokens, new = prompt(5, 200), 300
     right = (await one_engine(tmp_path / "one", {"it": (tokens, new)}))["it"]
-    async with apart(tmp_path / "apart", **PATIENT) as c:
+    async with apart(tmp_path / "apart", **SHORT_LEASES) as c:
         yield Hurt(c, tokens, new, right)
 
 
