@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from services.common.keys import next_key, root_key
 from services.kvstore._index import BlockIndex
 from services.kvstore.block import Block
+from tests.kvstore.effort import EFFORT
 
 CAPACITY = 8000
 OVERHEAD = 50
@@ -213,7 +214,7 @@ class IndexAgainstModel(RuleBasedStateMachine):
         assert self.index.used == sum(size(b) for b in self.model.blocks.values()) + sum(self.reserved)
 
 
-IndexAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+IndexAgainstModel.TestCase.settings = settings(max_examples=40 * EFFORT, stateful_step_count=40, deadline=None)
 TestIndex = IndexAgainstModel.TestCase
 
 

@@ -11,14 +11,15 @@ import pytest
 
 from services.kvstore.client import StoreClient, StoreUnavailable
 from tests.kvstore.crash import crash
+from tests.kvstore.effort import EFFORT
 
-ROUNDS = {"files": 6, "local": 6}
+ROUNDS = 3 * EFFORT
 
 
 @pytest.mark.parametrize("engine", ["files", "local"])
 async def test_kill_9_at_any_moment_loses_nothing_confirmed(tmp_path: Path, engine: str) -> None:
-    crashes = await crash(ROUNDS[engine], engine, 1, tmp_path / "store")
-    assert crashes.blocks_confirmed > ROUNDS[engine], "the store died before it could do anything"
+    crashes = await crash(ROUNDS, engine, 1, tmp_path / "store")
+    assert crashes.blocks_confirmed > ROUNDS, "the store died before it could do anything"
 
 
 async def test_sigterm_ends_well_and_leaves_no_memory(spawn: Any, tools: Any, shared_memory: Path) -> None:

@@ -119,7 +119,7 @@ def test_errors_of_the_ring(engine: FileEngine, library: Library, tools: Any, tm
     with pytest.raises(OSError, match="temporarily"):
         load(engine, block)
     library.fails = 5
-    with pytest.raises(BadBlock, match="can't read"):
+    with pytest.raises(BadBlock, match="can't be read"):
         load(engine, block)
     library.fails = 0
     os.truncate(tmp_path / "store" / "blocks" / block.key.hex()[0] / block.key.hex(), 9000)

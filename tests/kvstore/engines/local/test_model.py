@@ -16,6 +16,7 @@ from services.kvstore.block import BadBlock, Block
 from services.kvstore.engines import Read, Write
 from services.kvstore.engines.local import LocalEngine, LocalOptions
 from services.kvstore.engines.local.record import footprint
+from tests.kvstore.effort import EFFORT
 from tests.kvstore.engines.local.conftest import crash, segments, taken
 
 LENGTHS = (1, 4096, 5000, 65_536, 200_001, 1 << 20, 9 << 20)
@@ -114,4 +115,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+TestModel.settings = settings(max_examples=5 * EFFORT, stateful_step_count=20, deadline=None)
