@@ -1,32 +1,21 @@
 // The encoder of one vocabulary. Immutable; each thread brings its arena.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "added_tokens.hpp"
 #include "alphabet.hpp"
 #include "arena.hpp"
-#include "nfc_check.hpp"
+#include "rewriting.hpp"
 #include "scan/scanner.hpp"
 #include "sentencepiece.hpp"
 #include "short_piece.hpp"
 #include "vocabulary.hpp"
 
 namespace hostless::bpe {
-
-// Text in Unicode's composed form; called only for text that may not be composed already.
-using Compose = std::function<std::string(const std::uint8_t* text, std::size_t size)>;
-
-// How a section between added tokens becomes the text that is cut.
-struct Rewriting {
-  Compose compose;       // empty where the vocabulary does not ask for NFC
-  bool prepend_space = false;
-  bool unify_space = false;  // U+2581 and the space are the same; the tables write both as a space
-};
 
 class Bpe {
  public:
@@ -57,7 +46,7 @@ class Bpe {
       if (rewritten_.none(trusting)) return part(0, length);
       rewritten_.split(section, length, trusting, part, token);
     };
-    auto raw = [&](std::size_t begin, std::size_t end) { rewrite(text + begin, end - begin, arena, rewritten); };
+    auto raw = [&](std::size_t begin, std::size_t end) { how_.rewrite(text + begin, end - begin, arena, rewritten); };
     if (!raw_.none(trusting)) {
       raw_.split(text, size, trusting, raw, token);
     } else if (size) {
@@ -71,35 +60,6 @@ class Bpe {
 
   static constexpr std::size_t kByMerges = 32;  // bytes; merging is quadratic, and trying tokens is dearer at first
   static_assert(kByMerges <= kShortSymbols);
-
-  template <class Next>
-  void rewrite(const std::uint8_t* text, std::size_t size, Arena& arena, Next next) const {
-    if (how_.compose && !nfc::surely_composed(text, size)) {
-      std::string composed = how_.compose(text, size);
-      return next(reinterpret_cast<const std::uint8_t*>(composed.data()), composed.size());
-    }
-    if (!how_.prepend_space && !(how_.unify_space && has_mark(text, size))) return next(text, size);
-    std::uint8_t* made = arena.text.need(size + 1);
-    std::size_t at = 0;
-    if (how_.prepend_space) made[at++] = ' ';
-    for (std::size_t i = 0; i < size;) {
-      bool mark = size - i >= 3 && is_mark(text + i);
-      made[at++] = mark ? ' ' : text[i];
-      i += mark ? 3 : 1;
-    }
-    next(made, at);
-  }
-
-  static bool is_mark(const std::uint8_t* at) { return at[0] == 0xE2 && at[1] == 0x96 && at[2] == 0x81; }
-
-  static bool has_mark(const std::uint8_t* text, std::size_t size) {
-    for (const std::uint8_t* end = text + size; end - text >= 3; ++text) {
-      text = static_cast<const std::uint8_t*>(std::memchr(text, 0xE2, static_cast<std::size_t>(end - text)));
-      if (!text || end - text < 3) return false;
-      if (is_mark(text)) return true;
-    }
-    return false;
-  }
 
   std::size_t cut_and_merge(const std::uint8_t* text, std::size_t size, std::size_t count, Arena& arena) const {
     std::uint32_t* ids = arena.ids.need(count + size, count) + count;  // no token is shorter than a byte

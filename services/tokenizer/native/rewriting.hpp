@@ -1,0 +1,58 @@
+// How a section between added tokens becomes the text that is cut: brought to NFC, or with spaces for U+2581.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "arena.hpp"
+#include "nfc_check.hpp"
+
+namespace hostless::bpe {
+
+// Text in Unicode's composed form; called only for text that may not be composed already.
+using Compose = std::function<std::string(const std::uint8_t* text, std::size_t size)>;
+
+struct Rewriting {
+  Compose compose;  // empty where the vocabulary does not ask for NFC
+  bool prepend_space = false;
+  bool unify_space = false;  // U+2581 and the space are the same; the tables write both as a space
+
+  // Calls next(text, size) once; what it gets lives for as long as the call.
+  template <class Next>
+  void rewrite(const std::uint8_t* text, std::size_t size, Arena& arena, Next next) const {
+    if (compose && !nfc::surely_composed(text, size)) {
+      std::string composed = compose(text, size);
+      if (composed.size() > kMostBytes) throw std::length_error("the text is of 2 GiB or more in NFC");
+      return next(reinterpret_cast<const std::uint8_t*>(composed.data()), composed.size());
+    }
+    if (!prepend_space && !(unify_space && has_mark(text, size))) return next(text, size);
+    std::uint8_t* made = arena.text.need(size + 1);
+    std::size_t at = 0;
+    if (prepend_space) made[at++] = ' ';
+    for (std::size_t i = 0; i < size;) {
+      bool mark = size - i >= 3 && is_mark(text + i);
+      made[at++] = mark ? ' ' : text[i];
+      i += mark ? 3 : 1;
+    }
+    next(made, at);
+  }
+
+ private:
+  static constexpr std::size_t kMostBytes = 0x7FFFFFFF;  // places in a text are numbers of 32 bits
+
+  static bool is_mark(const std::uint8_t* at) { return at[0] == 0xE2 && at[1] == 0x96 && at[2] == 0x81; }
+
+  static bool has_mark(const std::uint8_t* text, std::size_t size) {
+    for (const std::uint8_t* end = text + size; end - text >= 3; ++text) {
+      text = static_cast<const std::uint8_t*>(std::memchr(text, 0xE2, static_cast<std::size_t>(end - text)));
+      if (!text || end - text < 3) return false;
+      if (is_mark(text)) return true;
+    }
+    return false;
+  }
+};
+
+}  // namespace hostless::bpe
