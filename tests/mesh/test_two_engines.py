@@ -180,13 +180,15 @@ async def agents(c: Client) -> list[list[str]]:
     return list(await asyncio.gather(*(converse(c, i, i % 3 == 2) for i in range(CONVERSATIONS))))
 
 
-async def test_conversations_side_by_side(tmp_path: Path, block_bytes: int) -> None:
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+async def test_conversations_side_by_side(tmp_path: Path, block_bytes: int, transport: str) -> None:
     """2P2D under load, some clients leaving: each conversation is told what one engine would have said."""
     options = MeshOptions(model=NAME, threads=1, kvstore=False)
     async with mesh(tmp_path / "one", options) as running, client(running) as c:
         reference = await agents(c)
     options = MeshOptions(model=NAME, prefill=2, decode=2, threads=1, policy="dualpath_round_robin")
-    async with mesh(tmp_path / "apart", options) as running, client(running) as c:
+    environ = {"HOSTLESS_GPU_BACKEND_TRANSPORT": transport, "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60"}
+    async with mesh(tmp_path / "apart", options, **environ) as running, client(running) as c:
         assert await agents(c) == reference
         await at_baseline(c, "prefill-0", "prefill-1", "decode-0", "decode-1")
         handed_over = [await value(c, name, "kv_prompts_sent") for name in ("prefill-0", "prefill-1")]
