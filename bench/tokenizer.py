@@ -39,6 +39,7 @@ LARGE_BYTES = 100_000
 STATES = ("cold", "code warm", "warm")
 WORST_BYTES = 1_000_000
 WORST_SECONDS = 20
+LOADING_SECONDS = 60  # of the worst case's process, before it encodes
 GGUF = "SmolLM2-135M-Instruct"
 
 
@@ -146,7 +147,8 @@ def worst_row(name: str, encoders: Sequence[str], kind: str, npm: Path) -> dict[
     for encoder in encoders:
         command = [sys.executable, __file__, "--npm", str(npm), "--worst", name, encoder, kind]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=WORST_SECONDS, check=True)
+            timeout = LOADING_SECONDS + WORST_SECONDS
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=True)
             taken[encoder] = float(done.stdout.split()[-1])
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
             taken[encoder] = None

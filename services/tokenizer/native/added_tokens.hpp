@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "merge_table.hpp"
+#include "unsupported.hpp"
 
 namespace hostless::bpe {
 
@@ -35,6 +36,7 @@ inline std::size_t space_length(const std::uint8_t* at, const std::uint8_t* end)
 
 class AddedTokens {
  public:
+  // Raises Unsupported for two of the same text.
   explicit AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), trie_(trie_size(tokens_)) {
     ends_.push_back(kNone);
     for (std::size_t i = 0; i < tokens_.size(); ++i) add(static_cast<std::uint32_t>(i));
@@ -88,6 +90,7 @@ class AddedTokens {
       }
       node = next;
     }
+    if (ends_[node] != kNone) throw Unsupported("two added tokens of the text '" + token.text + "'");
     ends_[node] = index;
     auto first = static_cast<std::uint8_t>(token.text[0]);
     first_count_ += !firsts_[first];

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from services.tokenizer._bpe import Pattern
 from services.tokenizer.bpe_encoder import BpeEncoder
 from services.tokenizer.bpe_recipe import AddedToken, BpeRecipe
+from services.tokenizer.encoder import UnsupportedTokenizer
 from tests.tokenizer.bpe.small import LETTERS
 from tests.tokenizer.examples import examples
 
@@ -67,6 +68,15 @@ def test_found_as_the_library_does(composed: bool) -> None:
                 assert ids == reference.encode(text, add_special_tokens=False).ids
 
     check()
+
+
+def test_two_that_are_one_in_nfc_are_refused() -> None:
+    vocabulary = {letter: i for i, letter in enumerate(LETTERS)}
+    found = numbered([AddedToken(text, 0, False, True) for text in ("<é>", "<e\u0301>")], vocabulary)
+    with pytest.raises(UnsupportedTokenizer, match="two added tokens of the text '<é>'"):
+        BpeEncoder(BpeRecipe(vocabulary, [], found, Pattern.GPT2, composed=True))
+    apart = BpeEncoder(BpeRecipe(vocabulary, [], found, Pattern.GPT2))
+    assert apart.encode("<é><e\u0301>", add_special=False).tolist() == [256, 257]
 
 
 def test_text_of_control_tokens_is_text_unless_asked() -> None:
