@@ -40,11 +40,12 @@ class Encoder:
         ignore_merges: bool,
         prepend_space: bool,
     ) -> None:
-        """`merges`: each "left right" or a pair; the lowest of `ranks` first, of equal ones the leftmost in the text.
-        None: in the order of the list. `raw`, `rewritten`: added tokens looked for before and after NFC, each as
-        (text, id, control token, swallows space before it, after it). `compose`: makes NFC, for text that may not be
-        in it; None: text is taken as it is. `pattern`: None for SentencePiece vocabularies, whose text is not cut;
-        others are byte level. Raises UnsupportedVocabulary."""
+        """`merges`: each "left right", or a list or tuple of both; the lowest of `ranks` first, of equal ones the
+        leftmost in the text. None: in the order of the list. `raw`, `rewritten`: added tokens looked for before and
+        after NFC, each as (text, id, control token, swallows space before it, after it). `compose`: makes NFC, for
+        text that may not be in it; None: text is taken as it is. `pattern`: None for SentencePiece vocabularies,
+        whose text is not cut; others are byte level. Raises UnsupportedVocabulary, or UnicodeEncodeError for half of
+        a surrogate pair."""
 
     def encode(self, text: str, trusting: bool) -> bytearray: ...
     def encode_into(self, text: str, buffer: npt.NDArray[np.uint32], trusting: bool) -> int:
