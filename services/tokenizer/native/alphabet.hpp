@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "aligned.hpp"
+#include "character_ids.hpp"
 #include "merge_table.hpp"
 
 namespace hostless::bpe {
@@ -31,12 +32,13 @@ class Alphabet {
   // `characters`: code points that have an id; empty where every symbol is a byte.
   Alphabet(const std::array<std::uint32_t, 256>& bytes,
            const std::vector<std::pair<std::uint32_t, std::uint32_t>>& characters, const MergeTable& merges)
-      : bytes_(bytes), by_character_(!characters.empty()) {
-    by_character_ ? index(characters) : pair_bytes(merges);
-    lacks_some_ = !by_character_ && std::find(bytes_.begin(), bytes_.end(), kNone) != bytes_.end();
+      : bytes_(bytes) {
+    for (auto [point, id] : characters) characters_.add(point, id);
+    if (!by_character()) pair_bytes(merges);
+    lacks_some_ = !by_character() && std::find(bytes_.begin(), bytes_.end(), kNone) != bytes_.end();
   }
 
-  bool by_character() const { return by_character_; }
+  bool by_character() const { return !characters_.none(); }
 
   bool lacks_some() const { return lacks_some_; }
 
@@ -45,18 +47,18 @@ class Alphabet {
     return lacks_some_ && std::any_of(text, text + size, [&](std::uint8_t value) { return bytes_[value] == kNone; });
   }
 
-  std::size_t memory() const { return pairs_.bytes() + ids_.capacity() * sizeof(std::uint32_t); }
+  std::size_t memory() const { return pairs_.bytes() + characters_.bytes(); }
 
   // Calls visit(id, begin, end) for each symbol of a text that is not cut within a character.
   template <class Visit>
   void symbols(const std::uint8_t* text, std::size_t begin, std::size_t end, Visit visit) const {
-    if (!by_character_) {
+    if (!by_character()) {
       for (std::size_t i = begin; i < end; ++i) visit(bytes_[text[i]], i, i + 1);
       return;
     }
     while (begin < end) {
       std::size_t length = char_length(text[begin]);
-      std::uint32_t id = character(code_point(text + begin, length));
+      std::uint32_t id = characters_[code_point(text + begin, length)];
       if (id != kNone) {
         visit(id, begin, begin + length);
       } else {
@@ -72,32 +74,14 @@ class Alphabet {
   Merge pair(std::uint8_t left, std::uint8_t right) const { return pairs_[std::size_t{left} << 8 | right]; }
 
  private:
-  static constexpr std::size_t kPage = 256;
-
-  std::uint32_t character(std::uint32_t point) const { return ids_[pages_[point / kPage] * kPage + point % kPage]; }
-
-  void index(const std::vector<std::pair<std::uint32_t, std::uint32_t>>& characters) {
-    pages_.assign(0x110000 / kPage, 0);
-    ids_.assign(kPage, kNone);  // page 0: no character of it has an id
-    for (auto [point, id] : characters) {
-      std::uint16_t& page = pages_[point / kPage];
-      if (!page) {
-        page = static_cast<std::uint16_t>(ids_.size() / kPage);
-        ids_.resize(ids_.size() + kPage, kNone);
-      }
-      ids_[page * kPage + point % kPage] = id;
-    }
-  }
-
   void pair_bytes(const MergeTable& merges) {
     pairs_ = AlignedArray<Merge>(1 << 16);
     for (std::size_t i = 0; i < 1 << 16; ++i) pairs_[i] = merges.find(bytes_[i >> 8], bytes_[i & 0xFF]);
   }
 
   std::array<std::uint32_t, 256> bytes_;
-  bool by_character_, lacks_some_;
-  std::vector<std::uint16_t> pages_;
-  std::vector<std::uint32_t> ids_;
+  CharacterIds characters_;
+  bool lacks_some_;
   AlignedArray<Merge> pairs_;
 };
 

@@ -6,9 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "alphabet.hpp"
+#include "character_ids.hpp"
 #include "joins.hpp"
 #include "merge_table.hpp"
 #include "short_piece.hpp"
@@ -18,23 +18,10 @@ namespace hostless::bpe {
 class Characters {
  public:
   // Of a character that merging makes a token of.
-  void add(std::uint32_t point, std::uint32_t id) {
-    if (pages_.empty()) {
-      pages_.assign(0x110000 / kPage, 0);
-      ids_.assign(kPage, kNone);  // page 0: no character of it is a token
-    }
-    std::uint16_t& page = pages_[point / kPage];
-    if (!page) {
-      page = static_cast<std::uint16_t>(ids_.size() / kPage);
-      ids_.resize(ids_.size() + kPage, kNone);
-    }
-    ids_[page * kPage + point % kPage] = id;
-  }
+  void add(std::uint32_t point, std::uint32_t id) { whole_.add(point, id); }
 
-  bool none() const { return pages_.empty(); }
-  std::size_t bytes() const {
-    return ids_.capacity() * sizeof(std::uint32_t) + pages_.capacity() * sizeof(std::uint16_t);
-  }
+  bool none() const { return whole_.none(); }
+  std::size_t bytes() const { return whole_.bytes(); }
 
   // Symbols of a piece of at most kShortSymbols bytes, as short_symbols() makes them, but of whole characters.
   std::size_t symbols(const Joins& joins, const Alphabet& alphabet, const MergeTable& merges, const std::uint8_t* text,
@@ -44,7 +31,8 @@ class Characters {
     for (std::size_t at = 0; at < size;) {
       std::size_t length = text[at] < 0xC0 ? 1 : char_length(text[at]), next = at + length;
       bool clean_after = next >= size || !joins.edge(text[next - 1], text[next]);
-      std::uint32_t id = clean && clean_after && length > 1 && next <= size ? whole(text + at, length) : kNone;
+      std::uint32_t id =
+          clean && clean_after && length > 1 && next <= size ? whole_[code_point(text + at, length)] : kNone;
       if (id != kNone) {
         symbols[count++] = {id, kNone, kNone, 0};
       } else {
@@ -63,15 +51,7 @@ class Characters {
   }
 
  private:
-  static constexpr std::size_t kPage = 256;
-
-  std::uint32_t whole(const std::uint8_t* at, std::size_t length) const {
-    std::uint32_t point = code_point(at, length);
-    return ids_[pages_[point / kPage] * kPage + point % kPage];
-  }
-
-  std::vector<std::uint16_t> pages_;
-  std::vector<std::uint32_t> ids_;
+  CharacterIds whole_;
 };
 
 }  // namespace hostless::bpe
