@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from services.fabric.lanes import LANES
 from services.fabric.operations import TrafficClass
 from services.fabric.verbs.inventory import Finding, Verdict, findings
-from services.fabric.verbs.lanes import LANES
 
 DSCP = LANES[TrafficClass.MODEL].dscp
 MAPPED = f"DSCP {DSCP} is priority 3"

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from services.fabric.errors import StaleRegion, TransportUnavailable, Unreachable
 from services.fabric.hosting import RegionHost
+from services.fabric.lanes import LANES
 from services.fabric.operations import CompareSwap, Operation, Read, TrafficClass, Write
 from services.fabric.transports import open_region
 from services.fabric.verbs import device as devices
 from services.fabric.verbs.core import WORD, Access, Far, Kind
-from services.fabric.verbs.lanes import LANES
 from services.fabric.verbs.region import VerbsRegion
 from services.fabric.verbs.rounds import rounds
 

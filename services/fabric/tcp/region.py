@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import _tcp
 from services.fabric.errors import FabricError, NotARegion, OutOfBounds, StaleRegion, Unreachable, WrongKey
+from services.fabric.lanes import LANES
 from services.fabric.operations import Bytes, CompareSwap, Operation, Read, TrafficClass, Write
 from services.fabric.remote_region import RemoteRegion
 from services.fabric.tcp.address import split
 from services.fabric.tcp.link import PROCESS_LINK, Link
-from services.fabric.verbs.lanes import LANES
 
 SILENCE_S = 2.0
 """An owner from which nothing comes, and to which nothing goes, for so long is lost. A front end waits meanwhile."""

@@ -11,9 +11,9 @@ from hostless.v1 import fabric_pb2 as pb
 from hostless.v1 import fabric_pb2_grpc
 from services.fabric import region_file
 from services.fabric.errors import FabricError, StaleRegion, Unreachable, WrongKey
+from services.fabric.lanes import LANES
 from services.fabric.operations import TrafficClass
 from services.fabric.verbs.core import STAGING_BYTES, Device, Far
-from services.fabric.verbs.lanes import LANES
 
 CONNECT_S = 5.0
 OPTIONS = (

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hostless.v1.fabric_pb2 import QueuePairEnd
 from services.fabric.errors import FabricError, StaleRegion, Unreachable
+from services.fabric.lanes import Lane
 from services.fabric.operations import Operation
-from services.fabric.verbs.lanes import Lane
 
 PORT = 1
 WORD = 8

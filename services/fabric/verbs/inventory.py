@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from services.fabric.errors import TransportUnavailable
+from services.fabric.lanes import LANES
 from services.fabric.operations import TrafficClass
 from services.fabric.verbs.device import native_is_built
-from services.fabric.verbs.lanes import LANES
 from services.fabric.verbs.library import HINT, pyverbs
 
 DCB_S = 5.0

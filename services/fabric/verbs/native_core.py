@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hostless.v1.fabric_pb2 import QueuePairEnd
 from services.fabric import _verbs
 from services.fabric.errors import FabricError, TransportUnavailable, Unreachable
+from services.fabric.lanes import Lane
 from services.fabric.operations import Bytes, CompareSwap, Operation, Read
 from services.fabric.verbs.core import (
     MOST_READS,
@@ -25,7 +26,6 @@ from services.fabric.verbs.core import (
     failure,
     locked_memory,
 )
-from services.fabric.verbs.lanes import Lane
 
 
 class NativeDevice:

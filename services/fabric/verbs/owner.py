@@ -11,11 +11,11 @@ from hostless.v1 import fabric_pb2 as pb
 from hostless.v1 import fabric_pb2_grpc
 from services.fabric import region_file
 from services.fabric.errors import FabricError, StaleRegion, WrongKey
+from services.fabric.lanes import LANES
 from services.fabric.operations import TrafficClass
 from services.fabric.region import MemoryRegion
 from services.fabric.verbs.core import REMOTE, Access, Device, QueuePair
 from services.fabric.verbs.device import local_device
-from services.fabric.verbs.lanes import LANES
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hostless.v1.fabric_pb2 import QueuePairEnd
 from services.fabric.errors import FabricError, TransportUnavailable, Unreachable
+from services.fabric.lanes import Lane
 from services.fabric.operations import CompareSwap, Operation, Read, Write
 from services.fabric.remote_region import pieces
 from services.fabric.verbs import rounds
@@ -31,7 +32,6 @@ from services.fabric.verbs.core import (
     failure,
     locked_memory,
 )
-from services.fabric.verbs.lanes import Lane
 from services.fabric.verbs.library import pyverbs
 
 SPINS = 64

@@ -1,4 +1,4 @@
-"""Where a traffic class travels: what a queue pair's packets carry so that switches and NICs can tell (D8)."""
+"""Where a traffic class travels: what its packets carry so that switches and NICs can tell (D8)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
