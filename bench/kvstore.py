@@ -8,36 +8,21 @@ service: a store in its own process: lookups over gRPC, writes, reads into a rea
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import kvstore_engine
 import kvstore_service
+from machine import machine
 
 PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
     "engine": kvstore_engine.measure,
     "service": kvstore_service.measure,
 }
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "kvstore.json"
-
-
-def machine() -> dict[str, Any]:
-    names = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "kernel": platform.release().split("-")[0],
-        "load_before": round(os.getloadavg()[0], 2),
-    }
 
 
 def main() -> None:

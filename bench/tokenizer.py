@@ -15,7 +15,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -30,9 +29,11 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import numpy as np
 import tokenizer_peers as peers
 import tokenizer_texts as texts
+from machine import machine
 from tokenizer_report import markdown, ratios
 
 from services.common.paths import models_dir
+from services.tokenizer import _scan
 
 SIZES = (10, 128, 1024, 2048)
 LARGE_BYTES = 100_000
@@ -62,7 +63,8 @@ def main() -> None:
             for row in rows[-len(SIZES) - 1 :]:
                 show(row)
         worst += [worst_row(name, list(encoders), kind, options.npm) for kind in texts.WORST]
-    result = {"machine": machine(), "versions": peers.versions(), "rows": rows, "worst": worst}
+    where = {**machine(), "scanner": _scan.INSTRUCTION_SETS[0]}
+    result = {"machine": where, "versions": peers.versions(), "rows": rows, "worst": worst}
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.markdown:
@@ -164,22 +166,6 @@ def show(row: dict[str, Any]) -> None:
         print(f"  {state}: {shown}; {library:.1f}x tokenizers, {best:.1f}x the best other", flush=True)
     if row["differ"]:
         print(f"  other ids than ours: {', '.join(row['differ'])}")
-
-
-def machine() -> dict[str, Any]:
-    from services.tokenizer import _scan
-
-    names = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "scanner": _scan.INSTRUCTION_SETS[0],
-        "load_average": os.getloadavg()[0],
-        "date": time.strftime("%Y-%m-%d"),
-    }
 
 
 if __name__ == "__main__":

@@ -8,22 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+from services.cli.mesh.ports import free_ports
 
 
 @contextmanager
 def master(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """host:port of a running one, and its process."""
-    port, metrics = free_ports(2)
+    port, metrics = free_ports(2, "127.0.0.1")
     flags = [f"--rpc_port={port}", f"--metrics_port={metrics}", "--rpc_address=127.0.0.1"]
     with (
         log.open("wb") as out,
