@@ -7,7 +7,7 @@
 namespace hostless::scan {
 
 template <class Isa, int digits>
-struct Cl100k {
+struct Cl100k : CommonLetters<Isa> {
   // End of the piece that begins at `at`, which is before the end of text.
   static std::size_t piece_end(const Text<Isa>& text, std::size_t at) {
     const Char first = text[at];
@@ -24,13 +24,6 @@ struct Cl100k {
     if (!led && first.is(space)) return white_space(text, at, true, [](Char c) { return c.is(end); });
     const std::size_t to = skip(text, next, other);
     return skip(text, to, [](Char c) { return c.newline(); });
-  }
-
-  static constexpr unsigned plain_from = 0xD4;  // the first byte of what is not worth a window
-  static Mask odd(const Masks&, Mask) { return 0; }
-  template <class Bytes>
-  static Mask odd_beyond_ascii(const Bytes& bytes, Mask high) {
-    return not_common_letters<Isa>(bytes, high);
   }
 
   static Mask starts(const Window<Isa>& window, const Text<Isa>& text, std::size_t at) {

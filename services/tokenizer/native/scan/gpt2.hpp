@@ -7,7 +7,7 @@
 namespace hostless::scan {
 
 template <class Isa, bool digits_apart>
-struct Gpt2 {
+struct Gpt2 : CommonLetters<Isa> {
   // End of the piece that begins at `at`, which is before the end of text.
   static std::size_t piece_end(const Text<Isa>& text, std::size_t at) {
     const Char first = text[at];
@@ -23,13 +23,6 @@ struct Gpt2 {
     if (c.is(letter)) return skip_word(text, from, [](Char c) { return c.is(letter); });
     if (c.is(number)) return skip(text, from, [](Char c) { return c.is(number) && !ends(c); });
     return skip(text, from, [](Char c) { return c.none(letter | number | space) && !ends(c); });
-  }
-
-  static constexpr unsigned plain_from = 0xD4;  // the first byte of what is not worth a window
-  static Mask odd(const Masks&, Mask) { return 0; }
-  template <class Bytes>
-  static Mask odd_beyond_ascii(const Bytes& bytes, Mask high) {
-    return not_common_letters<Isa>(bytes, high);
   }
 
   static Mask starts(const Window<Isa>& window, const Text<Isa>& text, std::size_t at) {

@@ -37,6 +37,17 @@ Mask not_common_letters(const typename Isa::Bytes& bytes, Mask high) {
   return odd | (Isa::equal(bytes, 0xC3) & ~before(no_sign));
 }
 
+// Patterns whose windows go beyond ASCII with common letters, and which find nothing odd within it.
+template <class Isa>
+struct CommonLetters {
+  static constexpr unsigned plain_from = 0xD4;  // the first byte of what is not worth a window
+  static Mask odd(const Masks&, Mask) { return 0; }
+  template <class Bytes>
+  static Mask odd_beyond_ascii(const Bytes& bytes, Mask high) {
+    return not_common_letters<Isa>(bytes, high);
+  }
+};
+
 // Line ends that go with the piece of other characters before them: [^\s\p{L}\p{N}]+[\r\n]*
 static inline Mask line_ends_taken(Mask newlines, Mask others) {
   return newlines & ~(newlines + (newlines & after(others)));
