@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from bench.gpu_resident import FORMS
 from bench.gpu_resident_client import Engine, prompts_of
@@ -25,6 +24,7 @@ from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings
 from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
 from services.gpu_backend.models.registry import LoadedModel
+from tests.gpu.engine import huggingface
 from tests.gpu.engine.small_models import Driver, TensorSource, lane_pages
 
 LAYERS, PAGES, CONTEXT = 4, 140, 8192
@@ -54,30 +54,6 @@ class Recorded(RandomWeights):
         return self.tensors[name].clone()
 
 
-def huggingface(config: ModelConfig, tensors: dict[str, torch.Tensor]) -> LlamaForCausalLM:
-    made = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab, hidden_size=config.hidden, intermediate_size=config.intermediate,
-            num_hidden_layers=config.layers, num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
-            head_dim=config.head_dim, max_position_embeddings=config.max_context, rms_norm_eps=config.rms_epsilon,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta}, tie_word_embeddings=False,
-        )
-    )  # fmt: skip
-    made.load_state_dict(tensors)
-    return made.eval().to("cuda")
-
-
-@torch.inference_mode()
-def greedy(made: LlamaForCausalLM, prompt: list[int], count: int) -> list[int]:
-    answer = made(torch.tensor([prompt], device="cuda"), use_cache=True)
-    tokens = [int(answer.logits[0, -1].argmax())]
-    while len(tokens) < count:
-        last = torch.tensor([[tokens[-1]]], device="cuda")
-        answer = made(last, past_key_values=answer.past_key_values, use_cache=True)
-        tokens.append(int(answer.logits[0, -1].argmax()))
-    return tokens
-
-
 def on_the_cpu(
     config: ModelConfig, tensors: dict[str, torch.Tensor], prompts: list[NDArray[np.uint32]], count: int
 ) -> list[list[int]]:
@@ -102,11 +78,15 @@ def main() -> None:
     config = model_config(Wanted(form="", stamps="", name="", deadline_s=0, **ENGINE))
     source = Recorded(config)
     Llama(source, torch.float32, torch.device("cuda"), lambda name, elements: None)
-    reference = huggingface(config, source.tensors)
+    reference = huggingface.llama(config)
+    reference.load_state_dict(source.tensors)
+    reference.to("cuda")
     found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "cases": {}, "wrong": 0, "compared": 0}
     prompts = {name: prompts_of(lengths, config.vocab, 3) for name, (lengths, _) in CASES.items()}
     expected = {
-        name: [greedy(reference, [int(token) for token in prompt], CASES[name][1]) for prompt in prompts[name]]
+        name: [
+            huggingface.greedy(reference, [int(token) for token in prompt], CASES[name][1]) for prompt in prompts[name]
+        ]
         for name in CASES
     }
     print(f"HuggingFace has answered after {time.perf_counter() - began:.1f} s", flush=True)

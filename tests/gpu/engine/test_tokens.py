@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 import tests.gpu.engine.hardware  # noqa: F401
 from services.gpu_backend.engine import Engine
@@ -18,6 +18,7 @@ from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings
 from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
 from services.gpu_backend.models.registry import LoadedModel, load
+from tests.gpu.engine import huggingface
 from tests.gpu.engine.small_models import Driver, TensorSource, lane_pages, small_config
 
 pytestmark = pytest.mark.gpu
@@ -27,39 +28,12 @@ LANES, STEP_TOKENS, PAGES = 32, 512, 1200
 def reference(config: ModelConfig) -> LlamaForCausalLM:
     """HuggingFace's model with random weights, in float32 on the device."""
     torch.manual_seed(1)
-    made = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab,
-            hidden_size=config.hidden,
-            intermediate_size=config.intermediate,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads,
-            head_dim=config.head_dim,
-            max_position_embeddings=config.max_context,
-            rms_norm_eps=config.rms_epsilon,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-            initializer_range=0.06,
-            tie_word_embeddings=False,
-        )
-    )
-    return made.eval().to("cuda")
+    return huggingface.llama(config, initializer_range=0.06).to("cuda")
 
 
 def model_of(made: LlamaForCausalLM, config: ModelConfig, device: str) -> Llama:
     tensors = {name: tensor.cpu() for name, tensor in made.state_dict().items()}
     return Llama(TensorSource(config, tensors), torch.float32, torch.device(device), lambda name, elements: None)
-
-
-@torch.inference_mode()
-def greedy(made: LlamaForCausalLM, prompt: list[int], count: int) -> list[int]:
-    answer = made(torch.tensor([prompt], device="cuda"), use_cache=True)
-    tokens = [int(answer.logits[0, -1].argmax())]
-    while len(tokens) < count:
-        last = torch.tensor([[tokens[-1]]], device="cuda")
-        answer = made(last, past_key_values=answer.past_key_values, use_cache=True)
-        tokens.append(int(answer.logits[0, -1].argmax()))
-    return tokens
 
 
 def drive(engine: Engine, prompts: list[list[int]], count: int, chunk: int, seed: int) -> list[list[int]]:
@@ -103,7 +77,7 @@ def test_a_random_model(random_models: tuple[LlamaForCausalLM, HostDrivenGraphEn
     made, ours, cpu = random_models
     lengths, count, chunk = CASES[case]
     prompts = prompts_of(lengths, 4096, seed=len(case))
-    expected = [greedy(made, prompt, count) for prompt in prompts]
+    expected = [huggingface.greedy(made, prompt, count) for prompt in prompts]
     assert drive(ours, prompts, count, chunk, seed=2) == expected
     assert drive(cpu, prompts, count, chunk, seed=3) == expected
 
