@@ -1,7 +1,9 @@
 """What clients of a GPU see: the whole mesh, or another OpenAI server, under load and interference.
 
-    python -m bench.gpu_gateway OUT.json --system device|host|host-overlap --load LOAD_TOOL [--short]
+    python -m bench.gpu_gateway OUT.json --system device|host|host-overlap --load LOAD_TOOL
     python -m bench.gpu_gateway OUT.json --system URL --pid PID --load LOAD_TOOL
+
+Either takes `--loads "4 req/s, alone" "8 req/s, 2x mixed"` to measure only those.
 
 LOAD_TOOL: an open-loop load generator that prints one line of JSON (see `load`). Cores are divided: the engine, and
 all of another server, on 0-7; the mesh's front end on 8-13; clients on 14-15. Hogs share the engine's cores.
@@ -13,9 +15,11 @@ import argparse
 import contextlib
 import http.client
 import json
+import math
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +32,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from bench.cpu_quota import OneCore
+from bench.gpu_energy import Energy
 from bench.hogs import Hogs
 
 ROOT = Path(__file__).parents[1]
@@ -36,14 +41,16 @@ GRADES = {"alone": ("", 0), "2x mixed": ("mixed", 16), "2x copying": ("copy", 16
           "C++ build": ("build", 16), "one core": ("", 0)}  # fmt: skip
 RATE = 8.0
 """Requests a second under interference: about 60 % of what saturates the mesh."""
-FULL = [
-    ("alone", 4.0, 48),
-    ("alone", RATE, 64),
-    ("alone", 16.0, 96),
-    *((grade, RATE, 64) for grade in list(GRADES)[1:]),
-]
+LOADS = {
+    f"{rate:g} req/s, {grade}": (grade, rate, count)
+    for grade, rate, count in [
+        ("alone", 4.0, 48),
+        ("alone", RATE, 64),
+        ("alone", 16.0, 96),
+        *((grade, RATE, 64) for grade in list(GRADES)[1:]),
+    ]
+}
 """Grade, requests a second, requests: as many under each grade as alone, so that their tails can be compared."""
-SHORT = [("alone", RATE, 48), ("2x mixed", RATE, 48), ("8x mixed", RATE, 48)]
 _START_S = 150.0
 
 
@@ -149,8 +156,8 @@ def under(grade: str, pids: list[int]) -> Iterator[str]:
         yield ""
 
 
-def one(url: str, model: str, prompt: list[int], count: int) -> tuple[float, list[float]]:
-    """Seconds to the first token, and from each token to the next, of a streamed completion."""
+def one(url: str, model: str, prompt: list[int], count: int) -> tuple[float, float]:
+    """Seconds to the first token of a streamed completion, and from one token to the next."""
     where = urlsplit(url)
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
     body = {"model": model, "prompt": prompt, "max_tokens": count, "stream": True, "ignore_eos": True, "temperature": 0}
@@ -164,20 +171,44 @@ def one(url: str, model: str, prompt: list[int], count: int) -> tuple[float, lis
         if line.startswith(b"data: {") and b'"choices":[{' in line.replace(b'"choices": [{', b'"choices":[{'):
             stamps.append(time.perf_counter())
     connection.close()
-    return stamps[0] - begin, [(stamps[-1] - stamps[0]) / max(1, count - 1)]
+    return stamps[0] - begin, (stamps[-1] - stamps[0]) / max(1, count - 1)
 
 
-def one_at_a_time(url: str, model: str, tokens: int, times: int, count: int = 64) -> dict[str, Any]:
-    rng = random.Random(tokens)
+def one_at_a_time(url: str, model: str, lengths: list[int], count: int = 64) -> dict[str, Any]:
+    """The first request is not counted."""
+    rng, joules, before = random.Random(1), Energy(), None
     ttft, tpot = [], []
-    for _ in range(times + 1):
+    for tokens in (lengths[0], *lengths):
         first, rest = one(url, model, [rng.randrange(100, 128_000) for _ in range(tokens)], count)
         ttft.append(1e3 * first)
-        tpot += [1e3 * each for each in rest]
+        tpot.append(1e3 * rest)
+        before = joules.joules() if before is None else before
         time.sleep(0.02)
+    after = joules.joules()
     ttft, tpot = sorted(ttft[1:]), sorted(tpot[1:])
-    return {"prompt_tokens": tokens, "ttft_ms": {"p50": round(ttft[len(ttft) // 2], 2), "max": round(ttft[-1], 2)},
-            "tpot_ms": {"p50": round(tpot[len(tpot) // 2], 3), "max": round(tpot[-1], 3)}, "count": times}  # fmt: skip
+    used = None if before is None or after is None else round(1e3 * (after - before) / (count * len(lengths)), 1)
+    return {"prompt_tokens": round(statistics.mean(lengths)), "ttft_ms": _middle_and_worst(ttft),
+            "tpot_ms": _middle_and_worst(tpot), "count": len(lengths), "mj_per_out_token": used}  # fmt: skip
+
+
+def _middle_and_worst(ascending: list[float]) -> dict[str, float]:
+    return {"p50": round(statistics.median(ascending), 3), "max": round(ascending[-1], 3)}
+
+
+def typical_lengths(count: int) -> list[int]:
+    """Of prompts, as `load` has them; half have 620 tokens or less."""
+    rng = random.Random(5)
+    return [round(min(4096, max(16, rng.lognormvariate(math.log(620), 1)))) for _ in range(count)]
+
+
+def idle_watts(seconds: float = 2.0) -> float | None:
+    """Of the GPU while nobody asks for anything."""
+    energy = Energy()
+    time.sleep(1.0)
+    begin, before = time.monotonic(), energy.joules()
+    time.sleep(seconds)
+    after = energy.joules()
+    return None if before is None or after is None else round((after - before) / (time.monotonic() - begin), 1)
 
 
 def load(tool: Path, url: str, model: str, rate: float, count: int, warmup: int) -> dict[str, Any]:
@@ -197,24 +228,27 @@ def a_token(before: Mapping[str, float], after: Mapping[str, float], tokens: int
     return {name: round(1e6 * (after[name] - before[name]) / max(1, tokens), 2) for name in after}
 
 
-def measure(system: Mesh | Server, tool: Path, plan: list[tuple[str, float, int]], keep: Any) -> None:
+def measure(system: Mesh | Server, tool: Path, loads: list[str], keep: Any) -> None:
     with urllib.request.urlopen(system.url + "/v1/models", timeout=10) as answer:
         model = json.load(answer)["data"][0]["id"]
     warm = load(tool, system.url, model, 0, 8, 16)
     keep("warm-up", {name: warm[name] for name in ("ok", "failed", "err")})
     for tokens in (1000, 600):
-        keep(f"one at a time, {tokens} tokens", one_at_a_time(system.url, model, tokens, 7))
-    for grade, rate, count in plan:
+        keep(f"one at a time, {tokens} tokens", one_at_a_time(system.url, model, [tokens] * 7))
+    keep("one at a time, lengths of the loads", one_at_a_time(system.url, model, typical_lengths(24)))
+    keep("nobody", {"watts": idle_watts()})
+    for name in loads:
+        grade, rate, count = LOADS[name]
         with under(grade, system.engine_pids) as how:
-            before = {name: cpu_s(pid) for name, pid in system.pids.items()}
+            before = {process: cpu_s(pid) for process, pid in system.pids.items()}
             try:
                 found = load(tool, system.url, model, rate, count, 0)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
-                keep(f"{rate:g} req/s, {grade}", {"failed": repr(error)[-500:]})
+                keep(name, {"failed": repr(error)[-500:]})
                 continue
-            after = {name: cpu_s(pid) for name, pid in system.pids.items()}
+            after = {process: cpu_s(pid) for process, pid in system.pids.items()}
         found["cpu_us_a_token"], found["held"] = a_token(before, after, found["out_tokens"]), how
-        keep(f"{rate:g} req/s, {grade}", found)
+        keep(name, found)
 
 
 def main() -> None:
@@ -223,7 +257,7 @@ def main() -> None:
     parser.add_argument("--system", required=True, help="device, host, host-overlap; or the URL of another server")
     parser.add_argument("--pid", type=int, default=0, help="of that server")
     parser.add_argument("--load", type=Path, required=True)
-    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
     parser.add_argument("--deadline", type=float, default=400, help="seconds until the scheduler on the GPU gives up")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # what was started is stopped
@@ -244,15 +278,14 @@ def main() -> None:
         print(name, part, json.dumps(short), f"{mine['total_s']} s", flush=True)
 
     os.sched_setaffinity(0, CLIENT_CORES)
-    plan = SHORT if given.short else FULL
     if given.pid:
-        measure(Server(given.system, given.pid), given.load, plan, keep)
+        measure(Server(given.system, given.pid), given.load, given.loads, keep)
         return
     os.sched_setaffinity(0, range(os.cpu_count() or 1))  # for the mesh to start with
     with Mesh(given.system, 8123, given.deadline) as mesh:
         os.sched_setaffinity(0, CLIENT_CORES)
         keep("ready", {"ready_s": mesh.ready_s})
-        measure(mesh, given.load, plan, keep)
+        measure(mesh, given.load, given.loads, keep)
 
 
 if __name__ == "__main__":
