@@ -18,6 +18,7 @@ from typing import Any
 import paper_offline
 import paper_online
 import paper_ratio
+import paper_sensitivity
 import paper_speed
 import paper_split
 from paper_figure import Figure
@@ -55,6 +56,7 @@ SECTIONS: dict[str, Callable[[], Iterator[Figure]]] = {
     "largest": paper_speed.largest,
     "repeats": paper_speed.repeats,
     "split": paper_split.split,
+    "sensitivity": paper_sensitivity.sensitivity,
 }
 
 
