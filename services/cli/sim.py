@@ -117,17 +117,25 @@ def sweep(
 def replay(
     log: Annotated[Path, typer.Argument(help="A request log of this mesh, with what was measured.")],
     system: Annotated[str, typer.Option(help="What ran.")] = "dualpath",
+    mesh: Annotated[
+        Path | None, typer.Option(help="What bench/dualpath.py kept of its mesh; instead of model, nodes and hardware.")
+    ] = None,
     model: Model = "ds-660b",
     nodes: Nodes = "1P1D",
     hardware: Gpu = "hopper",
 ) -> None:
     """Fidelity: predict a live run from its log, and compare with what it measured."""
+    from services.global_scheduler.simulator.fidelity import read_mesh
     from services.global_scheduler.simulator.fidelity import replay as compared
     from services.global_scheduler.simulator.systems import system_named
 
     table = Table("quantity", "requests", "predicted s", "measured s", "error")
     with plain_errors():
-        rows = compared(log, cluster_of(model, nodes, hardware, 0), system_named(system))
+        if mesh:
+            live = read_mesh(mesh)
+            rows = compared(log, live, live.tuned(system_named(system)), live.timing)
+        else:
+            rows = compared(log, cluster_of(model, nodes, hardware, 0), system_named(system))
     for row in rows:
         figures = (f"{row.predicted:.4f}", f"{row.measured:.4f}", f"{row.error:+.1%}")
         table.add_row(row.quantity, str(row.requests), *figures)

@@ -41,7 +41,11 @@ def assemble(settings: BackendSettings, served: Served, port: int) -> Backend:
 def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLink:
     client = StoreClient(settings.kvstore)
     prefills = settings.role == "prefill"
-    limits = AgentSettings(receive_buffer_bytes=settings.receive_buffer_bytes)
+    limits = AgentSettings(
+        receive_buffer_bytes=settings.receive_buffer_bytes,
+        load_deadline_s=settings.load_deadline_s,
+        read_timeout_s=settings.load_deadline_s / 2,
+    )
     if prefills:  # the order to hand over comes out of the blue, and a client waits for its second token
         limits = replace(limits, idle_poll_s=HAND_OVER_POLL_S)
     scheduler = SchedulerClient(settings.scheduler) if prefills else None

@@ -3,10 +3,12 @@
 import logging
 import threading
 import time
+from pathlib import Path
 
 from services.common.settings import SettingError
 from services.gpu_backend.device.toolchain import ToolchainMissing
 from services.gpu_backend.engines.synthetic import SyntheticEngine, SyntheticSettings
+from services.gpu_backend.engines.synthetic_model import load_synthetic_model
 from services.gpu_backend.kits import EngineKit, HostKit
 from services.gpu_backend.settings import BackendSettings
 
@@ -56,6 +58,7 @@ def _synthetic(settings: BackendSettings, progress: LoadingProgress) -> EngineKi
                     max_context=settings.max_context or SYNTHETIC_CONTEXT,
                     decode_rate=settings.synthetic_tokens_per_s,
                     prefill_rate=settings.synthetic_prefill_tokens_per_s,
+                    model=load_synthetic_model(Path(settings.synthetic_model)) if settings.synthetic_model else None,
                 )
             )
         )

@@ -8,7 +8,6 @@ import grpc
 from hostless.v1 import engine_pb2 as pb
 from hostless.v1 import engine_pb2_grpc
 from services.gpu_backend.backend import Backend, NotServing
-from services.gpu_backend.kv_agent.buffer_memory import LargerThanAll
 from services.gpu_backend.kv_agent.receiver import Receiver, UnknownTransfer
 from services.gpu_backend.leases import Lease, LeaseEnded, NoPlace
 
@@ -94,7 +93,7 @@ class KvTransfersService(engine_pb2_grpc.KvTransfersServicer):  # type: ignore[m
             buffer, hit_blocks = await receiver.open(request.transfer, request.block_bytes)
         except UnknownTransfer as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-        except (LargerThanAll, OSError) as error:
+        except OSError as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         return pb.OpenTransferReply(buffer=buffer, hit_blocks=hit_blocks)
 

@@ -37,6 +37,9 @@ class BackendSettings:
     receive_buffer_bytes: int = setting(
         256 << 20, "memory for prompts that are prefilled elsewhere, until they are in KV pages (role decode)"
     )
+    load_deadline_s: float = setting(
+        3.0, "time the KV store has to load a request's hit, waiting included; what is not there then is computed"
+    )
 
     engine: str = setting("torch", "torch computes a model on the CPU, cuda on a GPU; synthetic emits known tokens")
     scheduler_kind: str = setting(
@@ -71,6 +74,9 @@ class BackendSettings:
         0.0, "the scheduler on the GPU ends so long after its start, for tests; 0: never (device)"
     )
 
+    synthetic_model: str = setting(
+        "", "JSON file of a model's KV size and step times (engines/synthetic_model.py); empty: tiny KV, the two rates"
+    )
     synthetic_tokens_per_s: float = setting(100.0, "decode rate of each request (synthetic)")
     synthetic_prefill_tokens_per_s: float = setting(20_000.0, "prefill rate (synthetic)")
     synthetic_words: tuple[str, ...] = setting(
@@ -106,6 +112,7 @@ class BackendSettings:
         require_least(self, 0, "lease_grace_ms", "step_limit_s", "device_deadline_s", "host_patience_s")
         require_least(self, 1, "slots", "prompt_words", "token_words")
         require_above(self, 0, "lease_ttl_ms", "report_ms", "idle_report_ms", "drain_s", "patience_s")
+        require_above(self, 0, "load_deadline_s")
         require(all(word.isdigit() for word in self.synthetic_words) and bool(self.synthetic_words),
                 f"synthetic-words: {self.synthetic_words} are not token ids")  # fmt: skip
         require(self.batch <= self.slots, f"lanes: {self.batch} is more than the {self.slots} slots")

@@ -1,11 +1,35 @@
 """A cluster: model, nodes, and which engines step together."""
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from services.global_scheduler._simulator import Config
 from services.global_scheduler.simulator.costs import decode_cost, kv_capacity_tokens, prefill_cost
 from services.global_scheduler.simulator.hardware import Hardware
 from services.global_scheduler.simulator.shapes import ModelShape
+
+
+class Machines(Protocol):
+    """What is simulated: prefill nodes first, then decode nodes, all with as many engines."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def model_name(self) -> str: ...
+
+    @property
+    def prefill_nodes(self) -> int: ...
+
+    @property
+    def nodes(self) -> int: ...
+
+    @property
+    def engines_per_node(self) -> int: ...
+
+    def config(self) -> Config:
+        """For the event core; the system's part (layerwise, free_io) is left at its default."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -32,6 +56,10 @@ class Cluster:
         return f"{self.prefill_nodes}P{self.decode_nodes}D"
 
     @property
+    def model_name(self) -> str:
+        return self.model.name
+
+    @property
     def nodes(self) -> int:
         return self.prefill_nodes + self.decode_nodes
 
@@ -52,7 +80,6 @@ class Cluster:
         return replace(self, prefill_nodes=self.prefill_nodes * factor, decode_nodes=self.decode_nodes * factor)
 
     def config(self) -> Config:
-        """For the event core; the system's part (layerwise, free_io) is left at its default."""
         model, hardware = self.model, self.hardware
         engines = self.engines_per_node
         # Dense engines share nothing, so each steps alone.

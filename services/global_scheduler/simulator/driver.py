@@ -8,7 +8,7 @@ from services.global_scheduler.policy.chunk import Quota
 from services.global_scheduler.policy.registry import make_policy
 from services.global_scheduler.policy.state import Engine, Load, Placement, Policy, Request, Role
 from services.global_scheduler.simulator.chunks import chunk_chooser
-from services.global_scheduler.simulator.cluster import Cluster
+from services.global_scheduler.simulator.cluster import Machines
 from services.global_scheduler.simulator.outcome import Outcome, outcome_of
 from services.global_scheduler.simulator.systems import System
 from services.global_scheduler.simulator.workload import BLOCK_TOKENS, Workload
@@ -33,7 +33,7 @@ TIMING = Timing()
 
 
 def simulate(
-    cluster: Cluster,
+    cluster: Machines,
     system: System,
     workload: Workload,
     timing: Timing = TIMING,
@@ -70,11 +70,11 @@ def simulate(
 class _Scheduler:
     """The live policy's shell: engine names to numbers, as the gRPC service does with leaders' reports."""
 
-    def __init__(self, cluster: Cluster, core: Simulation, policy: Policy) -> None:
+    def __init__(self, cluster: Machines, core: Simulation, policy: Policy) -> None:
         self._core = core
         self._policy = policy
-        self._model = cluster.model.name
-        self._names = [f"e{number:05}" for number in range(cluster.engines)]
+        self._model = cluster.model_name
+        self._names = [f"e{number:05}" for number in range(cluster.nodes * cluster.engines_per_node)]
         self._numbers = {name: number for number, name in enumerate(self._names)}
         config = cluster.config()
         per_node = cluster.engines_per_node

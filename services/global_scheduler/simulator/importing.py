@@ -4,11 +4,12 @@ Mooncake: {"timestamp": ms, "input_length": tokens, "output_length": tokens, "ha
 blocks of the same prefix have the same ids, so hits follow from what came before.
 
 This mesh: {"arrived_s": s, "prompt_tokens": n, "cached_tokens": n, "output_tokens": n}, and for the fidelity harness
-what was measured: {"ttft_s": s, "tpot_s": s, "path": "prefill" | "decode" | "split"}.
+what was measured: {"ttft_s": s, "tpot_s": s, "finished_s": s}. Lines with an "agent" are its turns, in their order:
+each comes when the one before has ended, whenever that is. Without, each comes at its time.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,28 @@ def read_mooncake(path: Path) -> Workload:
 
 
 def read_requests(path: Path) -> Workload:
-    """This mesh's request log, every request an agent of one turn. Raises TraceError."""
+    """This mesh's request log. Raises TraceError."""
+    agents = _agents(path)
     names = ("arrived_s", "prompt_tokens", "cached_tokens", "output_tokens")
-    return _workload(path, [_checked(where, *(line[name] for name in names)) for where, line in _lines(path)])
+    rows = [_checked(where, *(line[name] for name in names)) for agent in agents for where, line in agent]
+    return _workload(path, rows, [len(agent) for agent in agents])
 
 
 def read_measured(path: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """The measured columns of this mesh's request log, NaN where a line lacks one. Raises TraceError."""
-    lines = [line for _, line in _lines(path)]
-    return {name: np.array([float(line.get(name, "nan")) for line in lines]) for name in ("ttft_s", "tpot_s")}
+    """The measured columns of this mesh's request log by agent, then turn; NaN where a line lacks one. Raises
+    TraceError."""
+    lines = [line for agent in _agents(path) for _, line in agent]
+    names = ("arrived_s", "ttft_s", "tpot_s", "finished_s")
+    return {name: np.array([float(line.get(name, "nan")) for line in lines]) for name in names}
+
+
+def _agents(path: Path) -> list[list[tuple[str, Any]]]:
+    """The lines of each agent, which a line without one is by itself."""
+    agents: dict[str, list[tuple[str, Any]]] = {}
+    for where, line in _lines(path):
+        name = f"agent {line['agent']}" if "agent" in line else where
+        agents.setdefault(name, []).append((where, line))
+    return list(agents.values())
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -84,17 +98,19 @@ def _checked(where: str, at: float, prompt: int, cached: int, output: int) -> tu
     return at, prompt, whole, output
 
 
-def _workload(path: Path, rows: list[tuple[float, int, int, int]]) -> Workload:
+def _workload(path: Path, rows: list[tuple[float, int, int, int]], turns: Sequence[int] = ()) -> Workload:
+    """`turns`: of each agent; empty: each has one."""
     if not rows:
         raise TraceError(f"{path}: no requests")
     at, prompt, cached, output = zip(*rows, strict=True)
-    count = len(rows)
+    begin = np.concatenate([[0], np.cumsum(turns or [1] * len(rows))]).astype(np.int32)
+    start = np.array(at, np.float64)[begin[:-1]]
     return Workload(
-        begin=np.arange(count + 1, dtype=np.int32),
+        begin=begin,
         prompt=np.array(prompt, np.int32),
         cached=np.array(cached, np.int32),
         output=np.array(output, np.int32),
-        pause_s=np.zeros(count),
-        start_s=np.array(at, np.float64) - min(at),
-        trajectory=np.arange(count, dtype=np.int32),
+        pause_s=np.zeros(len(rows)),
+        start_s=start - start.min(),
+        trajectory=np.arange(len(start), dtype=np.int32),
     )

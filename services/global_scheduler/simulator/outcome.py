@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.global_scheduler._simulator import Simulation
-from services.global_scheduler.simulator.cluster import Cluster
+from services.global_scheduler.simulator.cluster import Machines
 from services.global_scheduler.simulator.systems import System
 from services.global_scheduler.simulator.workload import Workload
 
@@ -55,7 +55,7 @@ class Outcome:
         return values[values >= 0]
 
 
-def outcome_of(cluster: Cluster, system: System, workload: Workload, core: Simulation) -> Outcome:
+def outcome_of(cluster: Machines, system: System, workload: Workload, core: Simulation) -> Outcome:
     records = np.frombuffer(core.records(), RECORD)
     ledger = core.ledger()
     if not core.unfinished:
@@ -80,13 +80,13 @@ def outcome_of(cluster: Cluster, system: System, workload: Workload, core: Simul
     )
 
 
-def check(cluster: Cluster, ledger: dict[str, Any]) -> None:
+def check(cluster: Machines, ledger: dict[str, Any]) -> None:
     """Raises ConservationError unless everything that came in went out."""
     config = cluster.config()
     per_node = cluster.engines_per_node
     empty = (
         config.prefill_kv_tokens * per_node * cluster.prefill_nodes,
-        config.decode_kv_tokens * per_node * cluster.decode_nodes,
+        config.decode_kv_tokens * per_node * (cluster.nodes - cluster.prefill_nodes),
     )
     balances = {
         "requests": (ledger["arrived"], ledger["placed"], ledger["finished"]),

@@ -1,28 +1,31 @@
 """An engine without a model: a known token sequence at a set rate, to load everything around it.
 
 The token at position p is words[p % len(words)], or, if `contextual`, chosen by a hash of all tokens
-before it that is read from the KV pages: equal outputs then mean equal KV. A decode step takes
-1 / decode_rate seconds whatever its batch, a prefill step its tokens / prefill_rate. KV pages are real
-but tiny: K holds the token, V a running hash of all tokens up to it, so that a page from anywhere else
-is found out when verified.
+before it that is read from the KV pages: equal outputs then mean equal KV. Steps take as long as those of
+a given model; without one a decode step takes 1 / decode_rate seconds whatever its batch, a prefill step its
+tokens / prefill_rate. KV pages are real, as large as the model's, or tiny: in each layer K begins with the
+token, V with a running hash of all tokens up to it, so that a page from anywhere else is found out when verified.
 """
 
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry, StepKind, StepView
 from services.gpu_backend.engines.host_memory import available_bytes
-from services.gpu_backend.engines.kv_chain import ChainPowers, chain
+from services.gpu_backend.engines.kv_chain import ChainPowers, Uint32s, chain
+from services.gpu_backend.engines.synthetic_model import DecodeCost, PrefillCost, SyntheticModel
 
 
 @dataclass(frozen=True)
 class SyntheticSettings:
-    """words: ids that the output cycles through. Rates are tokens/s; decode_rate is each sequence's.
+    """words: ids that the output cycles through. Rates are tokens/s, and for want of a model; decode_rate is each
+    sequence's.
 
     contextual: the output depends on every token before it, through the KV. verify: every step first checks
     the KV of all earlier positions, at a cost in proportion.
@@ -33,6 +36,7 @@ class SyntheticSettings:
     max_context: int = 8192
     decode_rate: float = 100.0
     prefill_rate: float = 20000.0
+    model: SyntheticModel | None = None
     contextual: bool = False
     verify: bool = False
 
@@ -41,6 +45,12 @@ class SyntheticSettings:
             raise ValueError(f"words must be one or more ids within the vocabulary of {self.vocab}")
         if not self.decode_rate > 0 or not self.prefill_rate > 0:
             raise ValueError(f"decode_rate {self.decode_rate}, prefill_rate {self.prefill_rate}: must be > 0")
+
+    @property
+    def shape(self) -> SyntheticModel:
+        """The model, or the smallest one with these rates."""
+        prefill = PrefillCost(engine_token_s=1 / self.prefill_rate)
+        return self.model or SyntheticModel(1, 1, prefill, DecodeCost(step_s=1 / self.decode_rate))
 
 
 class Pace:
@@ -68,15 +78,16 @@ class SyntheticEngine:
 
     def __init__(self, settings: SyntheticSettings, pace: Pace | None = None) -> None:
         self._settings = settings
+        self._model = model = settings.shape
         self._words = np.array(settings.words, np.uint32)
         self._geometry = ModelGeometry(
-            layers=1, heads=1, kv_heads=1, head_dim=1, dtype="uint32", identity="synthetic",
+            layers=model.layers, heads=1, kv_heads=1, head_dim=model.width, dtype="uint32", identity="synthetic",
             vocab=settings.vocab, max_context=settings.max_context,
         )  # fmt: skip
         self._closing = threading.Event()
         self._pace = pace or Pace(sleep=self._closing.wait)
         self._powers = ChainPowers(settings.max_context)
-        self._kv = np.zeros((0, 2, PAGE_TOKENS), np.uint32)
+        self._kv = np.zeros((0, *self._page_shape), np.uint32)
 
     @property
     def geometry(self) -> ModelGeometry:
@@ -90,7 +101,7 @@ class SyntheticEngine:
         needed, room = pages * self._geometry.block_bytes, available_bytes()
         if needed > room:
             raise EngineError(f"{pages} KV pages need {needed} bytes; {room} are available")
-        self._kv = np.zeros((pages, 2, PAGE_TOKENS), np.uint32)
+        self._kv = np.zeros((pages, *self._page_shape), np.uint32)
 
     def step(self, view: StepView) -> None:
         if self._closing.is_set():
@@ -108,18 +119,31 @@ class SyntheticEngine:
         sampled = np.flatnonzero((rows["sample"] != 0) & (rows["token_count"] > 0))
         choice = self._hashes(view, sampled, ends[sampled] - 1) if self._settings.contextual else ends[sampled]
         view.out_tokens[sampled] = self._words[choice % len(self._words)]
-        decode = view.kind == StepKind.DECODE
-        tokens = int(rows["token_count"].sum())
-        if tokens:
-            self._pace.spend(1 / self._settings.decode_rate if decode else tokens / self._settings.prefill_rate)
+        if rows["token_count"].any():
+            self._pace.spend(self._seconds(view.kind, rows[rows["token_count"] > 0]))
 
     def close(self) -> None:
         self._closing.set()
 
+    @property
+    def _page_shape(self) -> tuple[int, int, int, int]:
+        """Layers, K and V, tokens, words."""
+        return (self._model.layers, 2, PAGE_TOKENS, self._model.width)
+
+    def _seconds(self, kind: StepKind, rows: NDArray[Any]) -> float:
+        """What the step would take. In a prefill step rows of one token behind the first are decodes."""
+        decodes = rows if kind == StepKind.DECODE else rows[1:][rows["token_count"][1:] == 1]
+        decode = self._model.decode.seconds(len(decodes), int(decodes["position"].sum()) + len(decodes))
+        if kind == StepKind.DECODE:
+            return decode
+        chunks = zip(rows["position"].tolist(), rows["token_count"].tolist(), strict=True)
+        prefill = self._model.prefill.seconds(list(chunks))
+        return max(prefill, decode) if len(decodes) else prefill
+
     def _hashes(self, view: StepView, index: NDArray[np.intp], positions: NDArray[np.int64]) -> NDArray[np.uint32]:
         """V of one position of each sequence in `index`."""
         pages = view.block_tables[view.sequences["lane"][index], positions // PAGE_TOKENS]
-        hashes: NDArray[np.uint32] = self._kv[pages, 1, positions % PAGE_TOKENS]
+        hashes: NDArray[np.uint32] = self._kv[pages, 0, 1, positions % PAGE_TOKENS, 0]
         return hashes
 
     def _write_singles(self, view: StepView, index: NDArray[np.intp]) -> None:
@@ -128,8 +152,7 @@ class SyntheticEngine:
         tokens = view.tokens[rows["token_begin"]]
         previous = self._hashes(view, index, np.maximum(positions - 1, 0))
         pages, offsets = view.block_tables[lanes, positions // PAGE_TOKENS], positions % PAGE_TOKENS
-        self._kv[pages, 0, offsets] = tokens
-        self._kv[pages, 1, offsets] = self._powers.next(np.where(positions > 0, previous, 0), tokens)
+        self._write(pages, offsets, tokens, self._powers.next(np.where(positions > 0, previous, 0), tokens))
 
     def _write_chunk(self, view: StepView, index: int) -> None:
         row = view.sequences[index]
@@ -139,19 +162,23 @@ class SyntheticEngine:
         previous = int(self._hashes(view, np.array([index]), np.array([position - 1]))[0]) if position else 0
         positions = np.arange(position, position + count)
         pages, offsets = table[positions // PAGE_TOKENS], positions % PAGE_TOKENS
-        self._kv[pages, 0, offsets] = tokens
-        self._kv[pages, 1, offsets] = chain(previous, tokens, self._powers)
+        self._write(pages, offsets, tokens, chain(previous, tokens, self._powers))
+
+    def _write(self, pages: NDArray[Any], offsets: NDArray[np.int64], tokens: Uint32s, hashes: Uint32s) -> None:
+        """Into every layer."""
+        self._kv[pages, :, 0, offsets, 0] = tokens[:, None]
+        self._kv[pages, :, 1, offsets, 0] = hashes[:, None]
 
     def _verify(self, view: StepView, index: int) -> None:
         row = view.sequences[index]
         position = int(row["position"])
         pages = view.block_tables[row["lane"], : (position + PAGE_TOKENS - 1) // PAGE_TOKENS]
-        tokens = self._kv[pages, 0].reshape(-1)[:position]
-        hashes = self._kv[pages, 1].reshape(-1)[:position]
-        wrong = np.flatnonzero(hashes != chain(0, tokens, self._powers))
-        if len(wrong):
-            at = int(wrong[0])
-            raise EngineError(
-                f"slot {row['slot']}, lane {row['lane']}: KV at position {at} (page {pages[at // PAGE_TOKENS]}) "
-                f"does not follow from the {at} tokens before it: a wrong or stale page"
-            )
+        expected = chain(0, self._kv[pages, 0, 0, :, 0].reshape(-1)[:position], self._powers)
+        for layer in range(self._model.layers):
+            wrong = np.flatnonzero(self._kv[pages, layer, 1, :, 0].reshape(-1)[:position] != expected)
+            if len(wrong):
+                at = int(wrong[0])
+                raise EngineError(
+                    f"slot {row['slot']}, lane {row['lane']}: KV at position {at} (page {pages[at // PAGE_TOKENS]}) "
+                    f"of layer {layer} does not follow from the {at} tokens before it: a wrong or stale page"
+                )

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.common.keys import BLOCK_TOKENS
 from services.fabric.hosting import RegionHost
 from services.fabric.region import MemoryRegion
-from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, Share
+from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, LargerThanAll, Share
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.links import KvLink
@@ -36,11 +37,16 @@ class Inbound:
     blocks: int
     share: Share | None = None
     region: MemoryRegion | None = None
-    reading_tokens: int = 0
     opened: bool = False
     answered: bool = False
     give_up: asyncio.TimerHandle | None = None
+    hit: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Blocks of the hit that are in the buffer, once they are read."""
     gone: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def unread_tokens(self) -> int:
+        return 0 if self.hit.done() else len(self.keys) * BLOCK_TOKENS
 
     @property
     def name(self) -> int:
@@ -53,6 +59,9 @@ class Inbound:
 
 class Receiver:
     """`run` it as a task. An order is answered once, never after its request's end, and by `run`'s end at the latest.
+
+    Prompts get memory, and are read from the store, in the order in which they are expected. The prefill side has them
+    in about the same order, so whoever is first there has its memory here, and none waits in a circle.
 
     Each prompt has a region of its own, which ends with it: a prefill engine that writes late finds its right
     ended, never another prompt's bytes.
@@ -76,12 +85,13 @@ class Receiver:
         self._by_name: dict[int, Inbound] = {}
         self._by_request: dict[tuple[int, int], Inbound] = {}
         self._news = asyncio.Event()  # set, and replaced, when a prompt is expected
+        self._reads: asyncio.Queue[Inbound] = asyncio.Queue()  # bounded by the engine's lanes
         self._fills: asyncio.Queue[tuple[np.void, Inbound]] = asyncio.Queue()  # bounded by the engine's lanes
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens being read from the store (read_q of D9)."""
-        return sum(inbound.reading_tokens for inbound in self._by_request.values())
+        """Tokens that wait to be read from the store, or are being read (read_q of D9)."""
+        return sum(inbound.unread_tokens for inbound in self._by_request.values())
 
     # --- orders ---
 
@@ -92,6 +102,15 @@ class Receiver:
             self._lose(inbound, "its name is taken")
             return
         self._by_name[inbound.name] = inbound
+        try:
+            inbound.share = self.memory.ask(inbound.blocks * self._kv_pages.block_bytes)
+        except LargerThanAll as error:
+            self._lose(inbound, str(error))
+            return
+        if keys:
+            self._reads.put_nowait(inbound)
+        else:
+            inbound.hit.set_result(0)
         self._news.set()
         self._news = asyncio.Event()
 
@@ -112,20 +131,17 @@ class Receiver:
     # --- the prefill side's calls ---
 
     async def open(self, name: int, block_bytes: int) -> tuple[RegionDescriptor, int]:
-        """The prompt's buffer, and how many blocks of its hit are in it. Raises UnknownTransfer, LargerThanAll."""
+        """The prompt's buffer, and how many blocks of its hit are in it. Raises UnknownTransfer."""
         inbound = await self._expected(name)
         if inbound.opened or block_bytes != self._kv_pages.block_bytes:
             raise UnknownTransfer(f"transfer {name:#x} is open already, or has other blocks than {block_bytes} bytes")
         inbound.opened = True
         try:
-            inbound.share = self.memory.ask(inbound.blocks * block_bytes)
-            await asyncio.wait((inbound.share.granted, inbound.gone), return_when=asyncio.FIRST_COMPLETED)
-            hit = 0 if inbound.gone.done() else await self._read_hit(inbound)
-            if inbound.gone.done():
+            if not (await self._granted(inbound) and await _unless_gone(inbound, inbound.hit)):
                 raise UnknownTransfer(f"transfer {name:#x} has ended")
             loop = asyncio.get_running_loop()
             inbound.give_up = loop.call_later(self._settings.transfer_s, self._lose, inbound, "nothing came in time")
-            return self._region(inbound).descriptor(), hit
+            return self._region(inbound).descriptor(), inbound.hit.result()
         except BaseException as error:
             self._lose(inbound, repr(error))
             raise
@@ -143,14 +159,29 @@ class Receiver:
 
     async def run(self) -> None:
         try:
-            while True:
-                order, inbound = await self._fills.get()
-                await self._fill(order, inbound)
+            async with asyncio.TaskGroup() as workers:
+                workers.create_task(self._fill_all())
+                for _ in range(self._settings.load_workers):
+                    workers.create_task(self._read_all())
         finally:
             while not self._fills.empty():
                 self._orders.answer_load(self._fills.get_nowait()[0], 0)
             for inbound in list(self._by_request.values()):
                 self._lose(inbound, "the engine stops")
+
+    async def _fill_all(self) -> None:
+        while True:
+            await self._fill(*await self._fills.get())
+
+    async def _read_all(self) -> None:
+        while True:
+            inbound = await self._reads.get()
+            hit = await self._read_hit(inbound) if await self._granted(inbound) else 0
+            inbound.hit.set_result(hit)
+
+    async def _granted(self, inbound: Inbound) -> bool:
+        """Once there is memory for it; False if it has ended before."""
+        return inbound.share is not None and await _unless_gone(inbound, inbound.share.granted)
 
     async def _fill(self, order: np.void, inbound: Inbound) -> None:
         filled = 0
@@ -180,9 +211,8 @@ class Receiver:
 
     async def _read_hit(self, inbound: Inbound) -> int:
         """Full Blocks from the store (D2). Whatever fails costs the prefill side more to compute, and nothing else."""
-        if not inbound.keys or not self._health.available:
+        if not self._health.available:
             return 0
-        inbound.reading_tokens = len(inbound.keys) * BLOCK_TOKENS
         self._counters.loads += 1
         loaded = 0
         try:
@@ -193,7 +223,6 @@ class Receiver:
                 self._health.failed(error)
             log.warning("a hit was not read", extra={"slot": inbound.request[0], "why": repr(error)})
             self._close_region(inbound)  # the store may still be writing to it
-        inbound.reading_tokens = 0
         self._counters.loads_short += loaded < len(inbound.keys)
         self._counters.blocks_loaded += loaded
         self._counters.bytes_loaded += loaded * self._kv_pages.block_bytes
@@ -250,3 +279,9 @@ class Receiver:
         if inbound.region is not None:
             inbound.region.close()
             inbound.region = None
+
+
+async def _unless_gone(inbound: Inbound, awaited: asyncio.Future[Any]) -> bool:
+    """Once it is done; False if the request has ended before."""
+    await asyncio.wait((awaited, inbound.gone), return_when=asyncio.FIRST_COMPLETED)
+    return not inbound.gone.done()

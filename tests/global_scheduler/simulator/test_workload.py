@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from services.global_scheduler.simulator.cluster import Cluster
-from services.global_scheduler.simulator.fidelity import replay
-from services.global_scheduler.simulator.importing import TraceError, read_mooncake, read_requests
+from services.global_scheduler.simulator.fidelity import LiveMesh, read_mesh, replay
+from services.global_scheduler.simulator.importing import TraceError, read_measured, read_mooncake, read_requests
 from services.global_scheduler.simulator.systems import SYSTEMS
 from services.global_scheduler.simulator.workload import PUBLISHED, generate
 
@@ -72,3 +72,45 @@ def test_replay_compares_what_was_measured(tmp_path: Path, small: Cluster) -> No
     assert compared["TTFT median"].requests == 10
     assert compared["TPOT P95"].measured == pytest.approx(0.011)
     assert compared["TPOT P95"].error == pytest.approx(compared["TPOT P95"].predicted / 0.011 - 1)
+
+
+def test_an_agents_lines_are_its_turns_in_their_order(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    line = {"cached_tokens": 0, "output_tokens": 2}
+    rows = [("b", 3.0, 100), ("a", 1.0, 200), ("b", 9.0, 300), (None, 2.0, 400)]
+    log.write_text(
+        "\n".join(
+            json.dumps({**line, "arrived_s": at, "prompt_tokens": prompt, **({"agent": agent} if agent else {})})
+            for agent, at, prompt in rows
+        )
+    )
+    work = read_requests(log)
+    assert work.begin.tolist() == [0, 2, 3, 4]
+    assert work.prompt.tolist() == [100, 300, 200, 400]
+    assert work.start_s.tolist() == [2.0, 0.0, 1.0]
+    assert read_measured(log)["arrived_s"].tolist() == [3.0, 9.0, 1.0, 2.0]
+
+
+def test_a_live_mesh_is_predicted_by_its_own_numbers(tmp_path: Path) -> None:
+    """One agent alone, whose times can be told by hand."""
+    cost = {"step_s": 0.01, "engine_token_s": 0.001, "pair_s": 1e-12}
+    mesh = LiveMesh("m", 1, 1, 1e6, 1e9, 4, 1_000.0, 100, 100, cost, {"step_s": 0.02}, 512, 1 << 20, 1 << 20)
+    mesh.write(tmp_path / "mesh.json")
+    log = tmp_path / "requests.jsonl"
+    turns = [(0, 1_000, 960, 0.0, 2.0), (0, 1_100, 1_024, 2.0, 4.0)]
+    names = ("agent", "prompt_tokens", "cached_tokens", "arrived_s", "finished_s")
+    rows = [{**dict(zip(names, turn, strict=True)), "output_tokens": 11, "ttft_s": 1.0} for turn in turns]
+    log.write_text("\n".join(map(json.dumps, rows)))
+    read = read_mesh(tmp_path / "mesh.json")
+    assert read == mesh
+    jct, median, _ = replay(log, read, read.tuned(SYSTEMS["basic"]), read.timing)
+    reads, computes, decodes = (960 + 1_024) / 1_000, 2 * 0.01 + (40 + 76) * 0.001, 2 * 10 * 0.02
+    assert (jct.quantity, jct.measured) == ("JCT", 4.0)
+    assert jct.predicted == pytest.approx(reads + computes + decodes, rel=0.03)  # and a load and a hand-over each
+    assert jct.predicted > reads + computes + decodes
+    assert median.requests == 2
+
+
+def test_no_mesh_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"mesh\.json describes no mesh"):
+        read_mesh(tmp_path / "mesh.json")

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -13,12 +13,12 @@ from services.fabric.errors import StaleRegion
 from services.fabric.hosting import SHARED_MEMORY
 from services.fabric.transports import open_region
 from services.gpu_backend.kv_agent import AgentCounters, AgentSettings, HostPages
-from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, LargerThanAll
+from services.gpu_backend.kv_agent.buffer_memory import BufferMemory
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.receiver import Receiver, UnknownTransfer
 from services.gpu_backend.kv_agent.sender import Sender, TransferFailed
 from services.gpu_backend.scheduler.orders import KvOrderKind
-from services.kvstore.client import StoreClient
+from services.kvstore.client import Hit, Readout, StoreClient
 from tests.gpu_backend.kv_agent.conftest import FakeOrders
 
 LAYERS, LAYER_BYTES, PAGES = 3, 512, 16
@@ -43,11 +43,11 @@ class End:
 class Pair:
     """Slot 1 on the prefill side, slot 2 on the decode side. Is the prefill side's DecodeSide, too."""
 
-    def __init__(self, **changed: Any) -> None:
+    def __init__(self, store: Any = NO_STORE, **changed: Any) -> None:
         settings = AgentSettings(**{"peer_wait_s": 0.2, "receive_buffer_bytes": 8 * BLOCK_BYTES, **changed})
         self.prefill, self.decode = End(), End()
         self.receiver = Receiver(
-            self.decode.orders, HostPages(self.decode.pages), NO_STORE, StoreHealth(1.0), self.decode.counters,
+            self.decode.orders, HostPages(self.decode.pages), store, StoreHealth(1.0), self.decode.counters,
             settings, "test", SHARED_MEMORY,
         )  # fmt: skip
         self.sender = Sender(
@@ -60,7 +60,7 @@ class Pair:
     async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, int]:
         try:
             found = await self.receiver.open(transfer, block_bytes)
-        except (UnknownTransfer, LargerThanAll) as error:
+        except UnknownTransfer as error:
             raise TransferFailed(str(error)) from error
         self.opened.set()
         await self.go_on.wait()
@@ -72,9 +72,11 @@ class Pair:
         except UnknownTransfer as error:
             raise TransferFailed(str(error)) from error
 
-    def expect(self, transfer: int = 7, blocks: int = 4, slot: int = 2, generation: int = 1) -> None:
+    def expect(
+        self, transfer: int = 7, blocks: int = 4, slot: int = 2, generation: int = 1, keys: Sequence[bytes] = ()
+    ) -> None:
         order = self.decode.order(KvOrderKind.RECEIVE, slot, generation, [0] * blocks, transfer=transfer)
-        self.receiver.expect(order, [])
+        self.receiver.expect(order, list(keys))
 
     def send(self, transfer: int = 7, blocks: int = 4, generation: int = 1) -> None:
         pages = list(range(blocks))
@@ -174,6 +176,41 @@ async def test_who_finds_no_room_waits_and_may_leave() -> None:
             await second
         assert (await third)[1] == 0
         assert not p.decode.orders.answers
+
+
+class FakeStore:
+    """A StoreClient whose reads end when `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.reading: list[int] = []
+
+    @contextlib.asynccontextmanager
+    async def lease(self, keys: list[bytes], ttl_s: float, timeout_s: float) -> AsyncIterator[Hit]:
+        yield Hit(len(keys), len(keys), ttl_s, 0)
+
+    async def read(self, lease_id: int, first: int, count: int, *rest: Any) -> Readout:
+        self.reading.append(lease_id)
+        await self.go_on.wait()
+        return Readout(count)
+
+
+async def test_hits_are_read_before_anybody_opens_a_few_at_a_time_and_count_as_queued_until_then() -> None:
+    store = FakeStore()
+    async with pair(load_workers=2, store=store) as p:
+        for transfer, blocks in ((1, 1), (2, 2), (3, 3)):
+            p.expect(transfer, blocks, slot=transfer + 1, keys=[b"k"] * blocks)
+        opening = asyncio.create_task(p.receiver.open(3, BLOCK_BYTES))
+        while len(store.reading) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert store.reading == [1, 2]
+        assert p.receiver.queued_tokens == (1 + 2 + 3) * 64
+        p.receiver.forget(3, 1)
+        assert p.receiver.queued_tokens == (1 + 3) * 64
+        store.go_on.set()
+        assert (await opening)[1] == 3
+        assert p.receiver.queued_tokens == 0
+        assert (await p.receiver.open(1, BLOCK_BYTES))[1] == 1
 
 
 async def test_larger_than_all_memory_is_refused_at_once() -> None:
