@@ -28,7 +28,9 @@ def plan(
     seed: Seed = 0,
     picture: Annotated[Path | None, typer.Option(help="Draw the capacities here, as SVG.")] = None,
 ) -> None:
-    """Find the best prefill to decode ratio, alpha, beta and quota for an SLO, by simulation.
+    """Find the best prefill to decode ratio, alpha, beta and quota for an SLO, by simulation on all cores.
+
+    Prints what it finds as it goes. 48 GPUs take some minutes; the time grows with GPUs and --window.
 
     [bold]Example[/bold]: hostless plan --gpus 48 --snics 1 --model ds-660b --workload 64k
     """
@@ -48,8 +50,9 @@ def plan(
             raise CliError(f"--gpus {gpus}: not whole nodes", f"a node has {node.gpus}; at least two nodes")
         slo, times = Slo(ttft, tpot / 1000), Window(window * 4 / 7, window * 3 / 7)
         wish = Wish(gpus // node.gpus, load_model(model), node, workload_of(workload, seed), slo, times, seed=seed)
-        with Console(stderr=True, highlight=False).status("planning") as status:
-            found = planned(wish, lambda words: status.update(words))
+        told = Console(stderr=True, highlight=False)
+        with told.status("simulating"):
+            found = planned(wish, told.print)
     except ValueError as error:
         raise CliError(str(error)) from error
     _show(found)

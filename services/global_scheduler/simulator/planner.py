@@ -1,13 +1,15 @@
 """What to build from so many GPUs: the closed form's range (D14), and what the simulator finds best inside it (D15)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from fractions import Fraction
+from multiprocessing import get_context
 
 from services.global_scheduler.policy.chunk import Quota
 from services.global_scheduler.policy.ratio import BottleneckFree, Bounds, NodeShape, bottleneck_free, bounds
 from services.global_scheduler.simulator.cluster import Cluster
-from services.global_scheduler.simulator.driver import Timing
+from services.global_scheduler.simulator.driver import TIMING, Timing
 from services.global_scheduler.simulator.hardware import Hardware
 from services.global_scheduler.simulator.online import SLO, WINDOW, Service, Slo, Window, capacity, without_records
 from services.global_scheduler.simulator.shapes import ModelShape
@@ -18,8 +20,11 @@ ALPHAS = (1 << 16, 1 << 18)
 BETAS = (1 << 19, 1 << 20)
 QUOTAS_S = (0.15, 0.3)
 
+SPLITS = 8
+"""So many splits of the nodes are simulated at once; of more, evenly spaced ones, then those around the best."""
+
 Told = Callable[[str], None]
-"""Told what is about to be simulated."""
+"""Told each result as it is found."""
 
 
 @dataclass(frozen=True)
@@ -76,30 +81,69 @@ def node_shape(hardware: Hardware) -> NodeShape:
     return NodeShape(hardware.gpus, hardware.storage_nics, hardware.dram_bytes_per_s, hardware.nic_gbytes_per_s * 1e9)
 
 
-def plan(wish: Wish, told: Told = lambda _: None) -> Plan:
-    """Every split of the nodes is simulated; the best one's alpha, beta and quota are tuned. Raises ValueError when no
-    split holds the weights or the SLO."""
+def plan(wish: Wish, told: Told = lambda _: None, processes: int | None = None) -> Plan:
+    """Simulates splits of the nodes on so many processes (the machine's cores) and tunes the best one's alpha, beta and
+    quota. Raises ValueError when no split holds the weights or the SLO."""
     shape = node_shape(wish.hardware)
     free = bottleneck_free(shape)
-    splits, guess = [], 0.05 * wish.nodes
+    possible = list(_possible(wish, told))
+    found: dict[int, Split] = {}
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        stride = len(possible) + 1
+        while possible and stride > 1:
+            rates = {nodes: split.agents_per_s for nodes, split in found.items()}
+            wanted, stride = next_splits(possible, rates, stride)
+            found |= _capacities(pool, wish, wanted, free, told)
+        splits = tuple(found[nodes] for nodes in sorted(found))
+        best = max(splits, key=lambda split: split.agents_per_s, default=None)
+        if best is None or best.service is None:
+            raise ValueError(f"no split of {wish.nodes} nodes holds the SLO with {wish.model.name}; use more nodes")
+        return Plan(tuple(bounds(shape)), free, splits, best, *_tune(pool, wish, best, told))
+
+
+def next_splits(possible: Sequence[int], rates: Mapping[int, float], stride: int) -> tuple[list[int], int]:
+    """Prefill nodes to simulate next, at most about SPLITS, and how far they are apart: evenly spaced within the last
+    `stride` of the best so far. With 1 the search is over; it finds the best if rates rise, then fall."""
+    centre = max(rates, key=lambda nodes: rates[nodes], default=possible[len(possible) // 2])
+    near = [nodes for nodes in possible if abs(nodes - centre) <= stride]
+    finer = -(-len(near) // SPLITS)
+    return [nodes for nodes in near[::finer] if nodes not in rates], finer
+
+
+def _possible(wish: Wish, told: Told) -> Iterator[int]:
+    """Prefill nodes of the splits whose engines hold the weights."""
     for prefill_nodes in range(1, wish.nodes):
         cluster = _cluster(wish, prefill_nodes)
         try:
             cluster.config()
         except ValueError as error:
-            told(str(error))
-            continue
-        told(f"capacity of {cluster.name}")
-        service = capacity(cluster, wish.system, wish.workload, wish.slo, wish.seed, wish.window, start=guess)
-        guess = service.agents_per_s if service else guess
-        ratio = Fraction(prefill_nodes, wish.nodes - prefill_nodes)
+            told(f"{cluster.name}: {error}")
+        else:
+            yield prefill_nodes
+
+
+def _capacities(
+    pool: Executor, wish: Wish, prefill_nodes: Sequence[int], free: BottleneckFree | None, told: Told
+) -> dict[int, Split]:
+    running = {pool.submit(_capacity, wish, nodes): nodes for nodes in prefill_nodes}
+    found = {}
+    for each in as_completed(running):
+        nodes = running[each]
+        ratio = Fraction(nodes, wish.nodes - nodes)
         inside = free is not None and free.low <= ratio <= free.high
-        kept = without_records(service) if service else None
-        splits.append(Split(prefill_nodes, wish.nodes - prefill_nodes, inside, kept))
-    best = max(splits, key=lambda split: split.agents_per_s, default=None)
-    if best is None or best.service is None:
-        raise ValueError(f"no split of {wish.nodes} nodes holds the SLO with {wish.model.name}; use more nodes")
-    return Plan(tuple(bounds(shape)), free, tuple(splits), best, *_tune(wish, best, told))
+        found[nodes] = split = Split(nodes, wish.nodes - nodes, inside, each.result())
+        told(f"{split.name} carries {split.agents_per_s:.3g} agents/s")
+    return found
+
+
+def _capacity(
+    wish: Wish, prefill_nodes: int, system: System | None = None, timing: Timing = TIMING, start: float | None = None
+) -> Service | None:
+    cluster, start = _cluster(wish, prefill_nodes), start or 0.05 * wish.nodes
+    service = capacity(
+        cluster, system or wish.system, wish.workload, wish.slo, wish.seed, wish.window, timing, start=start
+    )
+    return without_records(service) if service else None
 
 
 def _cluster(wish: Wish, prefill_nodes: int) -> Cluster:
@@ -107,19 +151,22 @@ def _cluster(wish: Wish, prefill_nodes: int) -> Cluster:
     return Cluster(wish.model, wish.hardware, prefill_nodes, decode_nodes, prefill_nodes, decode_nodes)
 
 
-def _tune(wish: Wish, best: Split, told: Told) -> tuple[int, int, Quota, float]:
-    """One parameter after the other, at the best split: what carries the most agents a second."""
-    assert best.service is not None
-    cluster = _cluster(wish, best.prefill_nodes)
-    parameters, quota = wish.system.parameters, Timing().quota
+def _tune(pool: Executor, wish: Wish, best: Split, told: Told) -> tuple[int, int, Quota, float]:
+    """One parameter changed at a time, at the best split: what carries the most agents a second."""
+    parameters, quota = wish.system.parameters, TIMING.quota
     found = (parameters.alpha_tokens, parameters.beta_tokens, quota)
-    most = best.agents_per_s
+    most, running = best.agents_per_s, {}
     for alpha, beta, attention_s in _candidates(*found):
-        told(f"alpha {alpha}, beta {beta}, quota {attention_s} s at {best.name}")
-        system, timing = wish.system.tuned(alpha, beta), Timing(quota=Quota(attention_s, quota.tokens))
-        service = capacity(cluster, system, wish.workload, wish.slo, wish.seed, wish.window, timing, start=most)
-        if service and service.agents_per_s > most:
-            most, found = service.agents_per_s, (alpha, beta, timing.quota)
+        tuned = (alpha, beta, Quota(attention_s, quota.tokens))
+        system, timing = wish.system.tuned(alpha, beta), Timing(quota=tuned[2])
+        running[pool.submit(_capacity, wish, best.prefill_nodes, system, timing, most)] = tuned
+    for each, tuned in running.items():
+        service = each.result()
+        carried = service.agents_per_s if service else 0.0
+        words = f"alpha {tuned[0]}, beta {tuned[1]}, quota {tuned[2].attention_s} s"
+        told(f"{best.name} carries {carried:.3g} agents/s with {words}")
+        if carried > most:
+            most, found = carried, tuned
     return *found, most
 
 

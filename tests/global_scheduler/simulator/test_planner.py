@@ -7,6 +7,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.global_scheduler.simulator import planner
 from services.global_scheduler.simulator.charts import ascii_bars, bars, lines
@@ -42,6 +44,21 @@ def test_plan_finds_the_best_split(small: Cluster, work: Workload, monkeypatch: 
     assert found.free is not None
     assert found.free.low == Fraction(1, 7)
     assert all(0 <= lost <= 1 for lost in found.cost_of_being_wrong().values())
+
+
+@given(st.integers(1, 150), st.data())
+def test_search_finds_the_top_with_few_simulations(count: int, data: st.DataObject) -> None:
+    top = data.draw(st.integers(1, count))
+    left, right = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
+    possible = list(range(1, count + 1))
+    rates: dict[int, float] = {}
+    stride = count + 1
+    while stride > 1:
+        wanted, stride = planner.next_splits(possible, rates, stride)
+        rates |= {nodes: 1e4 - (left * (top - nodes) if nodes < top else right * (nodes - top)) for nodes in wanted}
+    assert max(rates, key=lambda nodes: rates[nodes]) == top
+    assert {top - 1, top + 1} & set(possible) <= set(rates)
+    assert len(rates) <= 4 * planner.SPLITS
 
 
 def test_tables(tmp_path: Path, small: Cluster, work: Workload) -> None:
