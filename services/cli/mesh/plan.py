@@ -7,6 +7,9 @@ from dataclasses import dataclass
 HOST = "127.0.0.1"
 """Where the services behind the gateway listen: they are for this machine only."""
 
+READY_S, ENGINE_READY_S = 60.0, 300.0
+"""Time until a service is ready. An engine may have weights to load and kernels to try; the gateway waits for one."""
+
 STOP_S = 8.0
 """Time a service has to stop after SIGTERM, before it is killed."""
 
@@ -49,7 +52,7 @@ class ServicePlan:
     address: str  # host:port
     ready_page: str = ""  # path that answers 200 when ready; empty: it has a gRPC health service
     metrics: str = ""  # host:port of /metrics; empty: none
-    ready_s: float = 60.0
+    ready_s: float = READY_S
     stop_s: float = STOP_S
 
     @property
@@ -90,7 +93,7 @@ def mesh_plan(options: MeshOptions, ports: list[int]) -> list[ServicePlan]:
             flags += ["--threads", str(options.threads)]
         if options.rate:
             flags += ["--synthetic-tokens-per-s", f"{options.rate:g}"]
-        plans.append(_plan(name, "gpu_backend", addresses, options, *flags, ready_s=300.0))
+        plans.append(_plan(name, "gpu_backend", addresses, options, *flags, ready_s=ENGINE_READY_S))
     flags = ["--scheduler", scheduler, "--kvstore", kvstore, "--grace-s", f"{options.grace_s:g}"]
     stop_s = options.grace_s + STOP_S
     plans.append(_plan("tokenizer", "tokenizer", addresses, options, *flags, stop_s=stop_s))
@@ -104,7 +107,7 @@ def _plan(
     addresses: Iterator[str],
     options: MeshOptions,
     *flags: str,
-    ready_s: float = 60.0,
+    ready_s: float = READY_S,
     stop_s: float = STOP_S,
 ) -> ServicePlan:
     address, metrics = next(addresses), next(addresses)
@@ -123,6 +126,7 @@ def _gateway(options: MeshOptions, tokenizer: str, scheduler: str) -> ServicePla
         address,
         ready_page="/ready",
         metrics=address,
+        ready_s=ENGINE_READY_S,
         stop_s=options.grace_s + STOP_S,
     )
 

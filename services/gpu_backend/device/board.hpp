@@ -9,13 +9,27 @@ namespace hostless {
 
 constexpr uint32_t kTeam = 256, kBlock = kTeam + 32;
 constexpr uint32_t kTeamBarrier = 1;
-constexpr uint64_t kLongestRest = 200'000, kLongestHurry = 50'000, kGrace = 1'000'000'000;  // ns
+// In ns.
+constexpr uint64_t kLongestRest = 200'000, kLongestFlight = 1'000'000, kLongestHurry = 50'000, kGrace = 1'000'000'000;
 constexpr uint32_t kLaunchAttempts = 16;
 
 template <class T>
 using SystemAtomic = cuda::atomic_ref<T, cuda::thread_scope_system>;
 template <class T>
 using BlockAtomic = cuda::atomic_ref<T, cuda::thread_scope_block>;
+
+// A word of shared memory that the team and its watcher both touch, by atomic instructions: compute-sanitizer takes
+// loads and stores for races, however strong they are. (A swap of 0 for 0 is a look.)
+template <class T>
+__device__ T look_at(const T& word, cuda::memory_order order = cuda::memory_order_relaxed) {
+  T value = 0;
+  BlockAtomic<T>(const_cast<T&>(word)).compare_exchange_strong(value, 0, order, order);
+  return value;
+}
+template <class T>
+__device__ void tell(T& word, T value, cuda::memory_order order = cuda::memory_order_relaxed) {
+  BlockAtomic<T>(word).exchange(value, order);
+}
 
 __device__ inline uint64_t device_ns() {
   uint64_t now;

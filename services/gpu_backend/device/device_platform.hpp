@@ -46,8 +46,10 @@ struct DevicePlatform {
   __device__ static T load_acquire(const T* at) {
     return SystemAtomic<T>(*const_cast<T*>(at)).load(cuda::memory_order_acquire);
   }
+  // In shared memory: the counters, which the watcher reports.
   template <class T>
   __device__ static T load_relaxed(const T* at) {
+    if (__isShared(at)) return look_at(*at);
     return SystemAtomic<T>(*const_cast<T*>(at)).load(cuda::memory_order_relaxed);
   }
   template <class T>
@@ -56,6 +58,7 @@ struct DevicePlatform {
   }
   template <class T>
   __device__ static void store_relaxed(T* at, T value) {
+    if (__isShared(at)) return tell(*at, value);
     SystemAtomic<T>(*at).store(value, cuda::memory_order_relaxed);
   }
   // Over a bus without atomics a swap is no more than a store. It suffices: what the scheduler swaps it has
@@ -67,17 +70,14 @@ struct DevicePlatform {
     return true;
   }
 
-  __device__ uint64_t seen(uint32_t index) const {
-    return BlockAtomic<uint64_t>(board.seen[index]).load(cuda::memory_order_acquire);
-  }
+  __device__ uint64_t seen(uint32_t index) const { return look_at(board.seen[index], cuda::memory_order_acquire); }
   __device__ uint64_t doorbell(const RingHeader&, uint32_t f) const { return seen(Watched::doorbells + f); }
   __device__ uint32_t lease(const RingHeader&, uint32_t f) const {
     return static_cast<uint32_t>(seen(Watched::leases + f));
   }
   __device__ uint64_t orders_tail(const EngineMemory&) const { return seen(Watched::orders_tail); }
   __device__ uint32_t command(const CoreState&) const {
-    if (BlockAtomic<uint32_t>(board.ending).load(cuda::memory_order_relaxed) != 0)
-      return static_cast<uint32_t>(Command::stop);
+    if (look_at(board.ending) != 0) return static_cast<uint32_t>(Command::stop);
     return static_cast<uint32_t>(seen(Watched::command));
   }
 
@@ -119,21 +119,22 @@ struct DevicePlatform {
   }
   __device__ uint32_t window_left() const { return mission.launch_window - launches; }
 
-  __device__ void hurry(uint32_t does) { BlockAtomic<uint32_t>(board.hurries).store(does, cuda::memory_order_relaxed); }
+  __device__ void hurry(uint32_t does) { tell(board.hurries, does); }
 
-  // Until something has happened: the step landed, a watched word changed, or it is time to look round.
+  // Until something has happened: the step landed, a watched word changed, or it is time to look round. That takes
+  // some microseconds, which a doorbell may have to wait for: seldom, while a step flies.
   __device__ void rest(Turn turn) {
     if (turn == Turn::progress) return;
     if (thread() == 0) {
       const bool flying = turn == Turn::flying;
       hurry(0);
-      const uint64_t until = device_ns() + kLongestRest;
+      const uint64_t until = device_ns() + (flying ? kLongestFlight : kLongestRest);
       for (;;) {
         if (flying && load_relaxed(&step.done_step) == launched) {
           hurry(1);
           break;
         }
-        const uint32_t version = BlockAtomic<uint32_t>(board.version).load(cuda::memory_order_acquire);
+        const uint32_t version = look_at(board.version, cuda::memory_order_acquire);
         if (version != seen_version || device_ns() > until) {
           seen_version = version;
           break;

@@ -8,7 +8,8 @@ namespace hostless {
 // Thread 0: what becomes of the scheduler after this execution. When the launch window is spent, a fresh one
 // is launched behind this one, and finds all state in device memory (B4).
 __device__ inline Ending hand_over(const Mission& mission, const Board& board, Turn turn) {
-  if (turn != Turn::relaunch) return board.ending != 0 ? static_cast<Ending>(board.ending) : Ending::stopped;
+  const uint32_t asked = look_at(board.ending);
+  if (turn != Turn::relaunch) return asked != 0 ? static_cast<Ending>(asked) : Ending::stopped;
   const cudaError_t error = cudaGraphLaunch(cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch);
   if (error == cudaSuccess) return Ending::runs;
   mission.control->relaunch_error = error;
@@ -41,16 +42,15 @@ __device__ void serve(const Mission& mission, Board& board, void* hot) {
   Platform platform{{board, mission, static_cast<EngineMemory*>(mission.engine)->step}};
   Context<Platform> context(platform, hot, mission.core, mission.ring, mission.engine, mission.agent);
   const Turn turn = run(context);
-  BlockAtomic<uint32_t> leaves(board.leaves);
   if (threadIdx.x == 0) platform.hurry(0);
   // Before a relaunch the watcher's last looks come back while the state is copied. (If that then fails, the last
   // report is some milliseconds old.)
-  if (threadIdx.x == 0 && turn == Turn::relaunch) leaves.store(Board::kForNow, cuda::memory_order_release);
+  if (threadIdx.x == 0 && turn == Turn::relaunch) tell(board.leaves, Board::kForNow, cuda::memory_order_release);
   platform.barrier();
   copy_hot(mission.core, hot, mission.hot_bytes);
   platform.barrier();
   const Ending ending = threadIdx.x == 0 ? hand_over(mission, board, turn) : Ending::runs;
-  if (threadIdx.x == 0 && turn != Turn::relaunch) leaves.store(Board::kForGood, cuda::memory_order_release);
+  if (threadIdx.x == 0 && turn != Turn::relaunch) tell(board.leaves, Board::kForGood, cuda::memory_order_release);
   __syncthreads();  // the watcher has made its last report
   if (threadIdx.x == 0 && ending != Ending::runs)
     DevicePlatform::store_release(&mission.control->ended, static_cast<uint64_t>(ending));

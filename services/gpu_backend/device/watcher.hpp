@@ -36,13 +36,13 @@ struct Watcher {
     if (lane >= Watched::leases && lane < Watched::command) value &= 0xffffffff;
     const bool changed = lane < count && (first || value != last);
     if (changed) {
-      BlockAtomic<uint64_t>(board.seen[lane]).store(value, cuda::memory_order_relaxed);
+      tell(board.seen[lane], value);
       last = value;
     }
     if (!__any_sync(0xffffffff, changed && lane != Watched::host_beat)) return;
     __syncwarp();
     ++version;
-    if (lane == 0) BlockAtomic<uint32_t>(board.version).store(version, cuda::memory_order_release);
+    if (lane == 0) tell(board.version, version, cuda::memory_order_release);
   }
 
   // The counters, one a lane, for whoever reads them on the host.
@@ -57,9 +57,7 @@ struct Watcher {
   }
 
   __device__ void end(Ending why) {
-    BlockAtomic<uint32_t> ending(board.ending);
-    if (ending.load(cuda::memory_order_relaxed) == 0)
-      ending.store(static_cast<uint32_t>(why), cuda::memory_order_relaxed);
+    if (look_at(board.ending) == 0) tell(board.ending, static_cast<uint32_t>(why));
   }
   // Lane 0: a card that hangs is worse than a scheduler that ends.
   __device__ void guard(uint64_t now) {
@@ -68,7 +66,7 @@ struct Watcher {
       end(Ending::deadline);
     }
     if (mission.host_patience_ns == 0) return;
-    const uint64_t beat = BlockAtomic<uint64_t>(board.seen[Watched::host_beat]).load(cuda::memory_order_relaxed);
+    const uint64_t beat = look_at(board.seen[Watched::host_beat]);
     if (beat != last_host_beat || host_moved == 0) {
       last_host_beat = beat;
       host_moved = now;
@@ -91,14 +89,14 @@ struct Watcher {
       if (all) keep_house();
       const uint32_t count = all ? Watched::count : Watched::leases;
       note(load(count), count);
-      leaves = BlockAtomic<uint32_t>(board.leaves).load(cuda::memory_order_acquire);
+      leaves = look_at(board.leaves, cuda::memory_order_acquire);
     }
     if (leaves == Board::kForGood) report(device_ns());
   }
   __device__ void hold_still() const {
+    if (look_at(board.hurries) == 0) return;
     const uint64_t until = device_ns() + kLongestHurry;
-    while (BlockAtomic<uint32_t>(board.hurries).load(cuda::memory_order_relaxed) != 0 && device_ns() < until)
-      __nanosleep(20);
+    while (look_at(board.hurries) != 0 && device_ns() < until) __nanosleep(20);
   }
   __device__ void keep_house() {
     const uint64_t now = __shfl_sync(0xffffffff, device_ns(), 0);
