@@ -10,6 +10,7 @@ import threading
 import time
 
 from services.fabric.hosting import RegionHost
+from services.fabric.rights import Rights
 
 
 def count(listener: socket.socket) -> None:
@@ -27,7 +28,7 @@ def main(host: str, length: str) -> None:
     with (
         socket.create_server((host, 0)) as listener,
         RegionHost("tcp", f"{host}:0") as regions,
-        regions.create(f"arbiter.{os.getpid()}", int(length)) as region,
+        regions.create(f"arbiter.{os.getpid()}", int(length), Rights.ALL) as region,
     ):
         threading.Thread(target=count, args=(listener,), daemon=True).start()
         address = ":".join(str(part) for part in listener.getsockname())

@@ -11,6 +11,7 @@ import sys
 import threading
 
 from services.fabric.hosting import RegionHost
+from services.fabric.rights import Rights
 
 PIECE = 256 << 10
 
@@ -43,7 +44,7 @@ def main(length: str) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         RegionHost("tcp", "127.0.0.1:0") as regions,
-        regions.create(f"fabric.{os.getpid()}", int(length)) as region,
+        regions.create(f"fabric.{os.getpid()}", int(length), Rights.ALL) as region,
     ):
         threading.Thread(target=accept, args=(listener,), daemon=True).start()
         address = ":".join(str(part) for part in listener.getsockname())

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_resident import MIXES
-
 COLOURS = ("#1f6fb4", "#d95f0e")
 NAMES = {"device": "Hostless, scheduler on the GPU", "peer": "vLLM 0.24"}
 WIDTH, LEFT, ROW, TOP = 760, 130, 46, 60
@@ -40,7 +38,7 @@ def steps(found: dict[str, Any], forms: Sequence[str]) -> str:
 
 
 def makespans(found: dict[str, Any], forms: Sequence[str]) -> str:
-    mixes = [f"{count} x {length} -> {most}" for count, length, most in MIXES]
+    mixes = [name for name in found[forms[0]]["alone"] if "->" in name]
     rows = []
     for form in forms:
         for grade in grades_of(found[form]):

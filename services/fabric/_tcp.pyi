@@ -7,13 +7,15 @@ from services.fabric.operations import Bytes
 READ: int
 WRITE: int
 SWAP: int
+ADD: int
 STALE: int
 WRONG_KEY: int
+NO_RIGHT: int
 
 class Lost(ConnectionError): ...
 
 class Refused(PermissionError):
-    """Its argument is the owner's status: STALE, WRONG_KEY or another."""
+    """Its argument is the owner's status: STALE, WRONG_KEY, NO_RIGHT or another."""
 
 class Traffic(enum.IntEnum):
     MODEL = ...
@@ -85,7 +87,7 @@ class Agent:
     def port(self) -> int: ...
     @property
     def connections(self) -> int: ...
-    def publish(self, generation: int, rkey: int, memory: Bytes) -> None: ...
+    def publish(self, generation: int, rkey: int, rights: int, memory: Bytes) -> None: ...
     def end(self, generation: int) -> None: ...
     def close(self) -> None: ...
 
@@ -99,6 +101,7 @@ class Channel:
         generation: int,
         rkey: int,
         length: int,
+        rights: int,
         traffic_class: int,
         bulk: bool,
         link: Link,
@@ -108,6 +111,9 @@ class Channel:
     def gather(self, offsets: Bytes, lengths: Bytes, out: Bytes) -> None: ...
     def scatter(self, offsets: Bytes, lengths: Bytes, data: Bytes) -> None: ...
     def swap_many(self, offsets: Bytes, expected: Bytes, desired: Bytes, found: Bytes) -> None: ...
+    def interrupt(self) -> None:
+        """For any thread: what runs, and all that comes, raises Lost."""
+
     def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...

@@ -25,6 +25,10 @@ class WrongKey(FabricError):
     """The descriptor's rkey is not the region's."""
 
 
+class NoRight(FabricError):
+    """The region's owner lets peers do less than this."""
+
+
 class OutOfBounds(FabricError, IndexError):
     """An operation reaches outside the region."""
 

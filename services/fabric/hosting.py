@@ -6,6 +6,7 @@ from typing import Protocol, Self
 from services.common.settings import SettingError, require
 from services.fabric.errors import TransportUnavailable, UnknownTransport
 from services.fabric.region import MemoryRegion
+from services.fabric.rights import Rights
 from services.fabric.tcp.agent import TcpPublisher
 from services.fabric.verbs.owner import VerbsPublisher
 
@@ -41,9 +42,9 @@ class RegionHost:
         """
         self._publisher = _publisher(transport, address)
 
-    def create(self, name: str, length: int) -> MemoryRegion:
-        """As MemoryRegion.create, and reachable by the transport of this host."""
-        region = MemoryRegion.create(name, length)
+    def create(self, name: str, length: int, peers_may: Rights) -> MemoryRegion:
+        """As MemoryRegion.create, and reachable by the transport of this host. Give peers what they need, no more."""
+        region = MemoryRegion.create(name, length, peers_may)
         if self._publisher is not None:
             try:
                 self._publisher.publish(region)

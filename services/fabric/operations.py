@@ -46,4 +46,13 @@ class CompareSwap:
     desired: int
 
 
-Operation = Read | Write | CompareSwap
+@dataclass(frozen=True, slots=True)
+class FetchAdd:
+    """Adds to the 8-byte word at `offset`, modulo 2**64: a negative number subtracts. Answers the word found."""
+
+    offset: int
+    add: int
+
+
+Atomic = CompareSwap | FetchAdd
+Operation = Read | Write | Atomic

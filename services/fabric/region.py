@@ -17,6 +17,7 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.common import paths
 from services.fabric import region_file
 from services.fabric.errors import NotARegion, RegionInUse
+from services.fabric.rights import Rights
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LOCK_WAIT_S = 1.0
@@ -49,7 +50,9 @@ class MemoryRegion:
         self._publication: Publication | None = None
 
     @classmethod
-    def create(cls, name: str, length: int, *, directory: Path | None = None, mode: int = 0o600) -> Self:
+    def create(
+        cls, name: str, length: int, peers_may: Rights = Rights.ALL, *, directory: Path | None = None, mode: int = 0o600
+    ) -> Self:
         """Makes a zeroed region of `length` bytes, all of it backed by memory now.
 
         `directory` is paths.shm_dir() unless given; `mode` 0o660 lets peers of the same group in.
@@ -62,7 +65,7 @@ class MemoryRegion:
             raise ValueError(f"region {name}: length must be positive, not {length}")
         folder = directory or paths.shm_dir()
         sweep(folder)
-        header = region_file.RegionHeader(length, 1 + secrets.randbits(63), 1 + secrets.randbits(63))
+        header = region_file.RegionHeader(length, 1 + secrets.randbits(63), 1 + secrets.randbits(63), int(peers_may))
         path = folder / f"{region_file.PREFIX}{name}"
         # Without a name until it is locked and whole, so that nobody ever sees half a region.
         fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
@@ -92,6 +95,10 @@ class MemoryRegion:
         return self._header.rkey
 
     @property
+    def peers_may(self) -> Rights:
+        return Rights(self._header.peers_may)
+
+    @property
     def generation(self) -> int:
         return self._header.generation
 
@@ -109,6 +116,7 @@ class MemoryRegion:
             length=self.length,
             rkey=self._header.rkey,
             generation=self._header.generation,
+            rights=self._header.peers_may,
         )
 
     def close(self) -> None:

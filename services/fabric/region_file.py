@@ -1,7 +1,7 @@
 """The file behind a region: one page that says what it is, then the region's bytes.
 
 The owner holds an exclusive `flock` on the file while it lives, so a file without a lock belongs to
-the dead. Whoever ends a region zeroes its rights first: processes that still map the file then see,
+the dead. Whoever ends a region zeroes its keys first: processes that still map the file then see,
 at their next operation, that it is no longer the region they opened.
 """
 
@@ -19,15 +19,15 @@ PAGE_BYTES = 4096
 """Of the header, so that the region's own bytes start on a page: GPUs and NICs register whole pages."""
 
 PREFIX = "hostless."
-RIGHTS_AT = 24
-RIGHTS_BYTES = 16
-NO_RIGHTS = bytes(RIGHTS_BYTES)
+KEYS_AT = 24
+KEYS_BYTES = 16
+NO_KEYS = bytes(KEYS_BYTES)
 
 _MAGIC = int.from_bytes(b"HLSREGN1", "little")
 _VERSION = 1
-_HEADER = struct.Struct("<QIIQQQ")  # magic, version, 0, length, rkey, generation
-_RIGHTS = struct.Struct("<QQ")
-assert _HEADER.size == RIGHTS_AT + RIGHTS_BYTES
+_HEADER = struct.Struct("<QIIQQQ")  # magic, version, peers' rights, length, rkey, generation
+_KEYS = struct.Struct("<QQ")
+assert _HEADER.size == KEYS_AT + KEYS_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +37,32 @@ class RegionHeader:
     length: int
     rkey: int
     generation: int
+    peers_may: int  # Rights, which never change
 
     def pack(self) -> bytes:
-        return _HEADER.pack(_MAGIC, _VERSION, 0, self.length, self.rkey, self.generation)
+        return _HEADER.pack(_MAGIC, _VERSION, self.peers_may, self.length, self.rkey, self.generation)
 
-    def rights(self) -> bytes:
-        """The 16 bytes at RIGHTS_AT, which every operation compares."""
-        return _RIGHTS.pack(self.rkey, self.generation)
+    def keys(self) -> bytes:
+        """The 16 bytes at KEYS_AT, which every operation compares."""
+        return _KEYS.pack(self.rkey, self.generation)
 
 
 def parse(data: bytes, path: Path) -> RegionHeader:
     """Reads a first page. Raises NotARegion."""
     if len(data) < _HEADER.size:
         raise NotARegion(f"{path} is too short to be a region")
-    magic, version, _, length, rkey, generation = _HEADER.unpack_from(data)
+    magic, version, peers_may, length, rkey, generation = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise NotARegion(f"{path} is not a region of Hostless")
     if version != _VERSION:
         raise NotARegion(f"{path} is a region of version {version}; this program reads version {_VERSION}")
-    return RegionHeader(length, rkey, generation)
+    return RegionHeader(length, rkey, generation, peers_may)
 
 
-def open_file(path: Path) -> int:
-    """Opens a region's file for reading and writing. Raises NotARegion."""
+def open_file(path: Path, writable: bool = True) -> int:
+    """Opens a region's file. Raises NotARegion."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         raise NotARegion(f"can't open region {path}: {error.strerror}") from error
     except ValueError as error:  # no name that a file can have
@@ -83,7 +84,7 @@ def try_lock(fd: int) -> bool:
 
 def revoke(mapping: mmap.mmap) -> None:
     """Ends every right to the region for all who map it."""
-    mapping[RIGHTS_AT : RIGHTS_AT + RIGHTS_BYTES] = NO_RIGHTS
+    mapping[KEYS_AT : KEYS_AT + KEYS_BYTES] = NO_KEYS
 
 
 def remove_dead(path: Path) -> bool:

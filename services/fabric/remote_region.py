@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
-from services.fabric.operations import Bytes, CompareSwap, Operation, Read, TrafficClass, Write
+from services.fabric.operations import Bytes, CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
 
 
 class RemoteRegion(ABC):
     """A region of another process.
 
-    Every operation checks bounds, rkey and generation, and raises OutOfBounds, WrongKey or StaleRegion.
+    Every operation checks bounds, rights, rkey and generation; it raises OutOfBounds, NoRight, WrongKey or StaleRegion.
     Operations of one call, and of successive calls, take effect in order: a peer that sees a later
     write sees all earlier ones. Calls return when their effect is complete; where a transport has to
     wait for a network, call from a thread.
@@ -29,11 +29,12 @@ class RemoteRegion(ABC):
     @classmethod
     @abstractmethod
     def open(cls, descriptor: RegionDescriptor) -> Self:
-        """Connects to the region. Raises NotARegion, StaleRegion or WrongKey."""
+        """Connects to the region. Raises NotARegion, StaleRegion, WrongKey, or NoRight if the descriptor claims more
+        than the owner gives."""
 
     @abstractmethod
     def post(self, operations: Sequence[Operation], traffic: TrafficClass = TrafficClass.MODEL) -> list[int | None]:
-        """Runs a batch by one doorbell. Answers, in order, the word found by each CompareSwap, else None."""
+        """Runs a batch by one doorbell. Answers, in order, the word found by each atomic, else None."""
 
     @abstractmethod
     def verify(self) -> None:
@@ -41,7 +42,10 @@ class RemoteRegion(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of the region. Idempotent."""
+        """Lets go of the region, when what is under way has ended. Idempotent."""
+
+    def interrupt(self) -> None:  # noqa: B027 - where nothing waits, nothing is to be done
+        """Makes what waits for a network on another thread fail soon, and what comes too. Never waits."""
 
     def mapped(self) -> memoryview | None:
         """The region's bytes where this process may touch them in place (shm), else None.
@@ -64,6 +68,12 @@ class RemoteRegion(ABC):
     def cas(self, offset: int, expected: int, desired: int) -> int:
         """Answers the word found: the swap happened if it equals `expected`."""
         (found,) = self.post((CompareSwap(offset, expected, desired),))
+        assert found is not None
+        return found
+
+    def fetch_add(self, offset: int, add: int) -> int:
+        """Answers the word found, before `add` came to it."""
+        (found,) = self.post((FetchAdd(offset, add),))
         assert found is not None
         return found
 

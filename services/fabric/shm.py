@@ -13,46 +13,57 @@ from numpy.typing import NDArray
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import _ring, region_file
 from services.fabric.errors import NotARegion, OutOfBounds, StaleRegion, WrongKey
-from services.fabric.operations import CompareSwap, Operation, Read, TrafficClass, Write
+from services.fabric.operations import CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
 from services.fabric.remote_region import RemoteRegion
+from services.fabric.rights import Rights, permit, permit_all, too_many
 
 
 class SharedMemoryRegion(RemoteRegion):
-    """A mapped region. The owner, or whoever cleans up after it, revokes rights in the header page."""
+    """A mapped region. The owner, or whoever cleans up after it, revokes the keys in the header page.
+
+    Mapped read-only where its owner lets peers do nothing but read. What is mapped at all can be read, so a region
+    that peers may only write withholds reading from this class, not from a process that means harm.
+    """
 
     def __init__(self, descriptor: RegionDescriptor, mapping: mmap.mmap) -> None:
         self.descriptor = descriptor
         page = region_file.PAGE_BYTES
         whole = memoryview(mapping)
         self._bytes = whole[page : page + descriptor.length]
-        self._rights = whole[region_file.RIGHTS_AT : region_file.RIGHTS_AT + region_file.RIGHTS_BYTES]
-        self._held = region_file.RegionHeader(descriptor.length, descriptor.rkey, descriptor.generation).rights()
+        self._keys = whole[region_file.KEYS_AT : region_file.KEYS_AT + region_file.KEYS_BYTES]
+        self._may = int(descriptor.rights)
+        self._held = _header_of(descriptor).keys()
 
     @classmethod
     def open(cls, descriptor: RegionDescriptor) -> Self:
         path = Path(descriptor.address)
-        fd = region_file.open_file(path)
+        writable = bool(descriptor.rights & (Rights.WRITE | Rights.ATOMIC))
+        fd = region_file.open_file(path, writable)
         try:
             header = region_file.parse(os.pread(fd, region_file.PAGE_BYTES, 0), path)
-            _check_rights(path, descriptor, header)
+            _check_keys(path, descriptor, header)
+            if descriptor.rights & ~header.peers_may:
+                raise too_many(str(path), descriptor.rights, header.peers_may)
             expected = region_file.PAGE_BYTES + header.length
             if descriptor.length != header.length or os.fstat(fd).st_size < expected:
                 raise NotARegion(f"region {path} has {header.length} bytes, its descriptor says {descriptor.length}")
-            return cls(descriptor, mmap.mmap(fd, expected))
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            return cls(descriptor, mmap.mmap(fd, expected, access=access))
         finally:
             os.close(fd)
 
     def verify(self) -> None:
-        if self._rights == self._held:
+        if self._keys == self._held:
             return
-        path = Path(self.descriptor.address)
-        header = region_file.RegionHeader(self.descriptor.length, *np.frombuffer(self._rights, np.uint64).tolist())
-        _check_rights(path, self.descriptor, header)
+        held, (rkey, generation) = self.descriptor, np.frombuffer(self._keys, np.uint64).tolist()
+        now = region_file.RegionHeader(held.length, rkey, generation, held.rights)
+        _check_keys(Path(held.address), held, now)
 
     def mapped(self) -> memoryview | None:
         return self._bytes
 
     def post(self, operations: Sequence[Operation], traffic: TrafficClass = TrafficClass.MODEL) -> list[int | None]:
+        permit_all(self.descriptor.address, self._may, operations)
         with self._touching() as memory:
             return [_run(memory, operation) for operation in operations]
 
@@ -63,6 +74,7 @@ class SharedMemoryRegion(RemoteRegion):
         into: NDArray[Any],
         traffic: TrafficClass = TrafficClass.MODEL,
     ) -> None:
+        permit(self.descriptor.address, self._may, Rights.READ)
         with self._touching() as memory:
             _ring.gather(memory, offsets, lengths, into)
 
@@ -73,12 +85,14 @@ class SharedMemoryRegion(RemoteRegion):
         data: NDArray[Any],
         traffic: TrafficClass = TrafficClass.MODEL,
     ) -> None:
+        permit(self.descriptor.address, self._may, Rights.WRITE)
         with self._touching() as memory:
             _ring.scatter(memory, offsets, lengths, data)
 
     def cas_many(
         self, offsets: NDArray[np.uint64], expected: NDArray[np.uint64], desired: NDArray[np.uint64]
     ) -> NDArray[np.uint64]:
+        permit(self.descriptor.address, self._may, Rights.ATOMIC)
         found = np.empty(len(offsets), np.uint64)
         with self._touching() as memory:
             _ring.compare_exchange_many(memory, offsets, expected, desired, found)
@@ -104,10 +118,16 @@ def _run(memory: memoryview, operation: Operation) -> int | None:
             _ring.write_from(memory, offset, data)
         case CompareSwap(offset, expected, desired):
             return _ring.compare_exchange_u64(memory, offset, expected, desired)
+        case FetchAdd(offset, add):
+            return _ring.fetch_add_u64(memory, offset, add % 2**64)
     return None
 
 
-def _check_rights(path: Path, held: RegionDescriptor, now: region_file.RegionHeader) -> None:
+def _header_of(descriptor: RegionDescriptor) -> region_file.RegionHeader:
+    return region_file.RegionHeader(descriptor.length, descriptor.rkey, descriptor.generation, descriptor.rights)
+
+
+def _check_keys(path: Path, held: RegionDescriptor, now: region_file.RegionHeader) -> None:
     if held.generation != now.generation:
         raise StaleRegion(
             f"region {path}: generation {held.generation} has ended"

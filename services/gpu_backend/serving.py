@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from services.common.settings import SettingError
 from services.fabric.errors import FabricError, RegionInUse
 from services.fabric.hosting import RegionHost, open_host
+from services.fabric.rights import Rights
 from services.fabric.ring import RingGeometry, RingOwner
 from services.gpu_backend.device.toolchain import BuildFailed, ToolchainMissing
 from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry
@@ -136,7 +137,7 @@ def _create_ring(
     """A new ring in a region of its own, whose stale predecessor is removed."""
     shape = RingGeometry(settings.slots, settings.prompt_words, settings.token_words)
     try:
-        region = regions.create(f"ring.{_region_name(engine_id)}", shape.size_bytes)
+        region = regions.create(f"ring.{_region_name(engine_id)}", shape.size_bytes, Rights.ALL)
     except RegionInUse as error:
         raise SettingError(f"engine-id: {engine_id!r} is taken: {error}") from None
     except OSError as error:

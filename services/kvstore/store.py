@@ -10,6 +10,7 @@ from services.common.lane.server import serve
 from services.common.settings import SettingError
 from services.fabric.hosting import RegionHost, open_host
 from services.fabric.region import MemoryRegion
+from services.fabric.rights import Rights
 from services.kvstore.disk import Disk, Limits
 from services.kvstore.engines import StorageEngine
 from services.kvstore.keeping import Kept
@@ -50,7 +51,8 @@ async def open_store(settings: StoreSettings, engine: StorageEngine) -> AsyncIte
 
 def _write_buffer(regions: RegionHost, settings: StoreSettings) -> MemoryRegion:
     try:
-        return regions.create(f"kvstore.{os.getpid()}.{secrets.token_hex(4)}", settings.write_buffer_bytes)
+        name = f"kvstore.{os.getpid()}.{secrets.token_hex(4)}"
+        return regions.create(name, settings.write_buffer_bytes, Rights.WRITE)
     except OSError as error:
         raise SettingError(
             f"write-buffer-bytes: no {settings.write_buffer_bytes} bytes of shared memory: {error.strerror}"

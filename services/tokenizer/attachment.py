@@ -1,25 +1,21 @@
-"""Attachment: one engine's ring, held by lease; the asyncio around the pure parts (B12-B14)."""
+"""Attachment: one engine's ring, held by lease, and watched (B12-B14)."""
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hostless.v1 import engine_pb2
 from services.fabric.errors import FabricError
-from services.fabric.remote_region import RemoteRegion
-from services.fabric.ring import EngineState, RingClient, Share
+from services.fabric.ring import EngineState, EngineStatus, Share
 from services.fabric.transports import open_region
 from services.gpu_backend.client import EngineCallError, EngineClient, EngineUnavailable, LeaseEnded
-from services.tokenizer.fine_timer import FineTimer
-from services.tokenizer.pacing import AdaptivePoll, PollSettings
-from services.tokenizer.reader import Progress, TokenReader
-from services.tokenizer.slots import SlotTracker
-from services.tokenizer.submission import RingRequest, Submitted, Submitter
-
-Deliver = Callable[[list[Progress]], None]
-"""Takes the news of one poll, all requests together. Must not block or raise."""
+from services.tokenizer.pacing import PollSettings
+from services.tokenizer.ring_driver import Deliver, Published, RingDriver, RingOnLoop
+from services.tokenizer.ring_share import RingShare
+from services.tokenizer.ring_thread import RingOnThread
+from services.tokenizer.submission import RingRequest, Submitted
 
 
 class AttachmentLost(Exception):
@@ -29,7 +25,7 @@ class AttachmentLost(Exception):
 @dataclass(frozen=True, slots=True)
 class AttachmentSettings:
     """`lease_margin`: the last part of the lease, in which nothing is written, so that no write comes late.
-    `stall_s`: how long the scheduler may stand still with requests in flight."""
+    `stall_s`: how long the scheduler may stand still with requests in flight, and the ring may not answer."""
 
     lease_margin: float = 0.2
     stall_s: float = 15.0
@@ -41,14 +37,15 @@ class AttachmentSettings:
 class Attachment:
     """Verbs: open, then run() in a task of the caller's, which ends when the engine is lost; close.
 
-    submit(), cancel() and check() are for the event loop's thread and never wait.
+    submit(), cancel() and check() are for the event loop's thread and never wait. Of an engine that is lost, or is
+    found to be by them, nothing is asked any more: run() says that it is.
     """
 
     def __init__(
         self,
         client: EngineClient,
         lease: engine_pb2.RingLease,
-        region: RemoteRegion,
+        share: RingShare,
         attached_at: float,
         deliver: Deliver,
         settings: AttachmentSettings,
@@ -63,12 +60,11 @@ class Attachment:
         self._clock = clock
         self._deadline = 0.0
         self._extend(attached_at)
-        self._ring = RingClient(region, share_of(lease))
-        tracker = SlotTracker(lease.slot_begin, self._ring.read_words())
-        self._submitter = Submitter(self._ring, tracker)
-        self._reader = TokenReader(self._ring, self._submitter.release, settings.tokens_per_poll)
-        self._work = asyncio.Event()
-        self.status = self._ring.read_status()
+        self._share = share
+        driver: type[RingOnThread | RingOnLoop] = RingOnThread if share.region.mapped() is None else RingOnLoop
+        self._driver: RingDriver = driver(share, self._may_write, settings.poll, clock)
+        self._ended = asyncio.Event()  # set with `lost`
+        self.status = share.status
         self.lost: str | None = None
 
     @classmethod
@@ -83,20 +79,17 @@ class Attachment:
         """Leases a share of the engine's ring and maps it. Raises EngineCallError or FabricError."""
         before = clock()
         lease = await client.attach(front_end_id)
-        region = None
-        try:
-            region = await asyncio.to_thread(open_region, lease.ring)  # a network may be between
-            return cls(client, lease, region, before, deliver, settings, clock)
+        try:  # on a thread: a network may be between
+            share = await asyncio.to_thread(_open_share, lease, settings.tokens_per_poll)
         except BaseException:
-            if region is not None:
-                region.close()
             with suppress(EngineCallError):  # the lease ends by itself
                 await client.detach(lease.lease_id)
             raise
+        return cls(client, lease, share, before, deliver, settings, clock)
 
     @property
     def in_flight(self) -> int:
-        return self._reader.in_flight
+        return self._share.in_flight
 
     @property
     def accepting(self) -> bool:
@@ -105,29 +98,24 @@ class Attachment:
 
     def check(self, request: RingRequest) -> None:
         """Raises BadRequest or TooLarge for a request that this engine could never take."""
-        self._submitter.check(request)
+        self._share.check(request)
 
-    def submit(self, requests: Sequence[RingRequest]) -> list[Submitted]:
-        """Publishes as many requests as fit now, in order; try the rest again when progress was delivered.
-
-        Raises BadRequest, TooLarge, or AttachmentLost, and then none of these requests will bring news.
-        """
-        self._may_write()
+    def submit(self, requests: Sequence[RingRequest], published: Published) -> None:
+        """Publishes as many requests as fit then, in order, and tells `published` which: now, or later where a network
+        is between. Try the rest again when progress was delivered; one burst at a time. check() comes before."""
         try:
-            handles = self._submitter.submit(requests, time.time_ns())
-        except FabricError as error:
-            raise self._lose(str(error)) from error
-        self._reader.add(handles)
-        self._work.set()
-        return handles
+            self._may_write()
+            self._driver.submit(requests, published)
+        except (AttachmentLost, FabricError) as error:
+            self._lose(str(error))
 
     def cancel(self, handles: Iterable[Submitted]) -> None:
-        """Asks for the end of requests in flight; their last news comes as ever. Raises AttachmentLost."""
-        self._may_write()
+        """Asks for the end of requests in flight; their last news comes as ever."""
         try:
-            self._submitter.cancel(handles)
-        except FabricError as error:
-            raise self._lose(str(error)) from error
+            self._may_write()
+            self._driver.cancel(handles)
+        except (AttachmentLost, FabricError) as error:
+            self._lose(str(error))
 
     async def run(self) -> list[Submitted]:
         """Polls, delivers, renews and watches until the engine is lost; `lost` says why.
@@ -136,12 +124,15 @@ class Attachment:
         """
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._keep_polling())
+                tasks.create_task(self._driver.run(self._deliver))
                 tasks.create_task(self._keep_lease())
                 tasks.create_task(self._keep_watch())
+                tasks.create_task(self._until_lost())
         except* (AttachmentLost, FabricError) as group:
             self._lose(str(group.exceptions[0]))
-        return self._reader.handles()
+        finally:
+            self._driver.stop()
+        return self._share.handles()
 
     async def close(self) -> None:
         """Gives the share back; what is still in flight is cancelled by the engine. Idempotent.
@@ -149,32 +140,10 @@ class Attachment:
         Cancel the task of run() first.
         """
         if self.lost is None:
-            self.lost = "closed"
+            self._lose("closed")
             with suppress(EngineUnavailable, LeaseEnded):  # the lease ends by itself
                 await self._client.detach(self._lease_id)
-        self._ring.close()
-
-    async def _keep_polling(self) -> None:
-        with closing(FineTimer()) as timer:
-            await self._poll_with(timer)
-
-    async def _poll_with(self, timer: FineTimer) -> None:
-        pace, coarse = AdaptivePoll(self._settings.poll), self._settings.poll.busy_s
-        while True:
-            self._may_write()  # completion releases slots
-            if not self._reader.in_flight:
-                self._work.clear()
-                await self._work.wait()
-                pace.begin(self._clock())
-                continue
-            progress, more = self._reader.poll()
-            if progress:
-                self._deliver(progress)
-            wait = pace.polled(self._clock(), bool(progress))
-            if wait < coarse and not more:
-                await timer.sleep(wait)
-            else:
-                await asyncio.sleep(0 if more else wait)
+        await self._driver.close()
 
     async def _keep_lease(self) -> None:
         while True:
@@ -193,30 +162,45 @@ class Attachment:
         moved_at = self._clock()
         while True:
             await asyncio.sleep(self._settings.watch_s)
-            before, self.status = self.status, self._ring.read_status()
+            before, self.status = self.status, await self._look()
             now = self._clock()
-            if self.status.epoch != self._ring.epoch:
-                raise AttachmentLost(f"the engine restarted: epoch {self.status.epoch}, was {self._ring.epoch}")
+            if self.status.epoch != self._share.epoch:
+                raise AttachmentLost(f"the engine restarted: epoch {self.status.epoch}, was {self._share.epoch}")
             if self.status.state in (EngineState.STOPPED, EngineState.FAILED):
                 raise AttachmentLost(f"the engine has {self.status.state.name.lower()}")
-            if self.status.heartbeat != before.heartbeat or not self._reader.in_flight:
+            if self.status.heartbeat != before.heartbeat or not self._share.in_flight:
                 moved_at = now
             elif now - moved_at > self._settings.stall_s:
                 raise AttachmentLost(f"the scheduler has stood still for {now - moved_at:.1f} s")
+
+    async def _look(self) -> EngineStatus:
+        try:
+            async with asyncio.timeout(self._settings.stall_s):
+                return await self._driver.status()
+        except TimeoutError:
+            raise AttachmentLost(f"the ring has not answered for {self._settings.stall_s:g} s") from None
+
+    async def _until_lost(self) -> None:
+        await self._ended.wait()
+        raise AttachmentLost(self.lost)
 
     def _extend(self, since: float) -> None:
         self._deadline = since + self._ttl * (1 - self._settings.lease_margin)
 
     def _may_write(self) -> None:
+        """For any thread."""
         if self.lost is not None:
             raise AttachmentLost(self.lost)
         if self._clock() >= self._deadline:
-            raise self._lose("the lease ran out before the engine renewed it")
+            raise AttachmentLost("the lease ran out before the engine renewed it")
 
-    def _lose(self, reason: str) -> AttachmentLost:
+    def _lose(self, reason: str) -> None:
         self.lost = self.lost or reason
-        self._work.set()  # wakes run()
-        return AttachmentLost(self.lost)
+        self._ended.set()
+
+
+def _open_share(lease: engine_pb2.RingLease, tokens_per_poll: int) -> RingShare:
+    return RingShare(open_region(lease.ring), share_of(lease), tokens_per_poll)
 
 
 def share_of(lease: engine_pb2.RingLease) -> Share:

@@ -3,14 +3,13 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import islice
 from typing import Protocol
 
 from hostless.v1 import scheduler_pb2 as pb
 from services.fabric.ring import Finish
-from services.tokenizer.attachment import AttachmentLost
 from services.tokenizer.reader import Progress, Report
+from services.tokenizer.ring_driver import Published
 from services.tokenizer.submission import RingRequest, Submitted
 
 BURST = 64
@@ -37,7 +36,7 @@ class Ring(Protocol):
     @property
     def accepting(self) -> bool: ...
     def check(self, request: RingRequest) -> None: ...
-    def submit(self, requests: list[RingRequest]) -> list[Submitted]: ...
+    def submit(self, requests: list[RingRequest], published: Published) -> None: ...
     def cancel(self, handles: list[Submitted]) -> None: ...
 
 
@@ -71,6 +70,7 @@ class EngineLink:
         self._waiting: deque[tuple[RingRequest, Flight]] = deque()
         self._flights: set[Flight] = set()
         self._flush_due = False
+        self._asked = 0  # of those waiting, from the first: their publication is under way
         self._withdrawn = False  # some of those waiting are abandoned
 
     @property
@@ -106,9 +106,7 @@ class EngineLink:
             raise EngineLost(f"engine {self.info.engine_id} does not take requests now", self.key)
         self._ring.check(request)
         self._waiting.append((request, flight))
-        if not self._flush_due:
-            self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        self._flush_soon()
 
     def abandon(self, flight: Flight) -> None:
         """Nobody waits for this one any more: the engine is told at once. Its slot is reused when it has ended."""
@@ -118,8 +116,7 @@ class EngineLink:
         if not flight.ended.done():
             flight.ended.set_result(None)
         if flight.handle is not None and flight in self._flights and self._ring is not None:
-            with suppress(AttachmentLost):  # then the engine drains the slot by itself, and lose() follows
-                self._ring.cancel([flight.handle])
+            self._ring.cancel([flight.handle])
         elif flight.handle is None:
             self._withdrawn = True
 
@@ -139,7 +136,7 @@ class EngineLink:
                 completed = True
                 self._complete(flight, progress.finish, progress.report)
         if completed and self._waiting:
-            self._flush()
+            self._flush_soon()
 
     def lose(self, reason: str) -> None:
         """The engine is gone: every flight ends with EngineLost."""
@@ -158,22 +155,35 @@ class EngineLink:
         if not flight.ended.done():
             flight.ended.set_result((finish, report))
 
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
     def _flush(self) -> None:
         self._flush_due = False
+        if self._ring is None or self._asked:
+            return
         if self._withdrawn:
             self._waiting = deque(entry for entry in self._waiting if not entry[1].abandoned)
             self._withdrawn = False
-        while self._waiting and self._ring is not None:
-            burst = [request for request, _ in islice(self._waiting, BURST)]
-            try:
-                handles = self._ring.submit(burst)
-            except AttachmentLost as lost:
-                self.lose(str(lost))
-                return
-            for handle in handles:
-                _, flight = self._waiting.popleft()
-                flight.handle = handle
-                self._flights.add(flight)
+        if burst := [request for request, _ in islice(self._waiting, BURST)]:
+            self._asked = len(burst)
+            self._ring.submit(burst, self._published)
+
+    def _published(self, handles: list[Submitted]) -> None:
+        """Of the burst that was asked; what found no place waits until a slot is free."""
+        asked, self._asked = self._asked, 0
+        late = []
+        for handle in handles:
+            _, flight = self._waiting.popleft()
+            flight.handle = handle
+            self._flights.add(flight)
+            if flight.abandoned:
+                late.append(handle)
+            else:
                 flight.on_published()
-            if len(handles) < len(burst):  # the ring is full; go on when a slot is free
-                return
+        if late and self._ring is not None:
+            self._ring.cancel(late)
+        if len(handles) == asked:
+            self._flush_soon()

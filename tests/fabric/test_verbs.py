@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from services.fabric.errors import StaleRegion, TransportUnavailable, Unreachable
 from services.fabric.hosting import RegionHost
 from services.fabric.lanes import LANES
-from services.fabric.operations import CompareSwap, Operation, Read, TrafficClass, Write
+from services.fabric.operations import Atomic, CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
+from services.fabric.rights import Rights
 from services.fabric.transports import open_region
 from services.fabric.verbs import device as devices
 from services.fabric.verbs.core import WORD, Access, Far, Kind
@@ -32,6 +33,7 @@ operations = st.lists(
             lambda at, size: Write(at, bytes(min(size, LENGTH - at))), st.integers(0, LENGTH), st.integers(0, 400)
         ),
         st.builds(lambda word: CompareSwap(word * 8, 1, 2), st.integers(0, LENGTH // 8 - 1)),
+        st.builds(lambda word: FetchAdd(word * 8, 1), st.integers(0, LENGTH // 8 - 1)),
     ),
     max_size=30,
 )
@@ -68,7 +70,7 @@ def test_rounds_cover_each_byte_once_and_in_order(batch: list[Operation], stagin
 
 
 def _size(operation: Operation) -> int:
-    if isinstance(operation, CompareSwap):
+    if isinstance(operation, Atomic):
         return WORD
     return len(operation.into if isinstance(operation, Read) else operation.data)
 
@@ -97,7 +99,7 @@ def test_a_machine_without_a_device_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 @needs_device
 def test_the_class_decides_the_queue_pair() -> None:
-    with RegionHost("verbs", "127.0.0.1:0") as host, host.create("classes", 4096) as region:
+    with RegionHost("verbs", "127.0.0.1:0") as host, host.create("classes", 4096, Rights.ALL) as region:
         remote = open_region(region.descriptor())
         assert isinstance(remote, VerbsRegion)
         remote.write(0, b"model", TrafficClass.MODEL)
@@ -111,14 +113,15 @@ def test_the_class_decides_the_queue_pair() -> None:
 @needs_device
 def test_the_device_itself_refuses_a_wrong_key_and_a_wrong_place() -> None:
     """Bounds and rights are checked before anything is posted; behind that stands the owner's device."""
-    with RegionHost("verbs", "127.0.0.1:0") as host, host.create("keys", 4096) as region:
+    with RegionHost("verbs", "127.0.0.1:0") as host, host.create("keys", 4096, Rights.ALL) as region:
         for key, shift in ((0x5A00, 0), (0, 1 << 20)):
             remote = VerbsRegion.open(region.descriptor())
             connection = remote._connections[TrafficClass.MODEL]
             far = connection.memory
             wrong = Far(far.address + shift, far.length, far.key ^ key)
-            with pytest.raises((StaleRegion, Unreachable), match=r"device refuses|has failed"), connection.using():
+            with pytest.raises((StaleRegion, Unreachable), match=r"device refuses|has failed") as refusal:
                 connection.pair.post((Write(0, b"12345678"),), wrong)
+            connection.failed(refusal.value)
             assert not region.view.any()
             remote.write(0, b"12345678")  # by a new queue pair
             assert region.view[:8].tobytes() == b"12345678"
@@ -128,12 +131,36 @@ def test_the_device_itself_refuses_a_wrong_key_and_a_wrong_place() -> None:
 
 @needs_device
 def test_the_header_can_only_be_read() -> None:
-    with RegionHost("verbs", "127.0.0.1:0") as host, host.create("header", 4096) as region:
+    with RegionHost("verbs", "127.0.0.1:0") as host, host.create("header", 4096, Rights.ALL) as region:
         remote = VerbsRegion.open(region.descriptor())
         connection = remote._connections[TrafficClass.MODEL]
-        with pytest.raises((StaleRegion, Unreachable), match=r"gives no right|has failed"), connection.using():
+        with pytest.raises((StaleRegion, Unreachable), match=r"gives no right|has failed") as refusal:
             connection.pair.post((Write(0, b"12345678"),), connection.header)
+        connection.failed(refusal.value)
         remote.verify()
+        remote.close()
+
+
+@needs_device
+@pytest.mark.parametrize(
+    ("given", "operation"),
+    [
+        (Rights.READ, Write(0, b"12345678")),
+        (Rights.READ, CompareSwap(0, 0, 1)),
+        (Rights.READ | Rights.WRITE, FetchAdd(0, 1)),
+        (Rights.WRITE, Read(0, bytearray(8))),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, Rights) else str(value),
+)
+def test_the_device_itself_keeps_the_rights(given: Rights, operation: Operation) -> None:
+    """Behind this process's own check stands the registration."""
+    with RegionHost("verbs", "127.0.0.1:0") as host, host.create("rights", 4096, given) as region:
+        remote = VerbsRegion.open(region.descriptor())
+        connection = remote._connections[TrafficClass.MODEL]
+        with pytest.raises((StaleRegion, Unreachable), match=r"gives no right|has failed") as refusal:
+            connection.pair.post((operation,), connection.memory)
+        connection.failed(refusal.value)
+        assert not region.view.any()
         remote.close()
 
 
@@ -154,7 +181,7 @@ def test_memory_that_is_not_there_is_not_registered() -> None:
 
 @needs_device
 def test_a_peer_that_closes_leaves_nothing_at_the_owner() -> None:
-    with RegionHost("verbs", "127.0.0.1:0") as host, host.create("tidy", 4096) as region:
+    with RegionHost("verbs", "127.0.0.1:0") as host, host.create("tidy", 4096, Rights.ALL) as region:
         publication = region._publication
         assert publication is not None
         for _ in range(3):

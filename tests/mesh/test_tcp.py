@@ -96,8 +96,42 @@ async def test_blocks_come_back_from_the_store(c: Client) -> None:
     nobody_maps_others(c)
 
 
+async def test_one_frozen_engine_delays_no_stream_of_another(tmp_path: Path) -> None:
+    options = MeshOptions(engine="synthetic", engines=2, rate=50, kvstore=False)
+    environ = {"HOSTLESS_GPU_BACKEND_TRANSPORT": "tcp"}
+    seen = [0] * 8
+    since_then = [0] * 8
+
+    def heard(number: int) -> None:
+        seen[number] += 1
+        since_then[number] += 1
+
+    async with mesh(tmp_path, options, **environ) as running, client(running) as c:
+        streams = [
+            asyncio.create_task(
+                c.complete(f"{i}", max_tokens=150, ignore_eos=True, on_text=lambda _, i=i: heard(i))  # type: ignore[misc]
+            )
+            for i in range(len(seen))
+        ]
+
+        async def all_flow() -> bool:
+            return min(seen) > 5
+
+        async def others_go_on() -> bool:
+            return sorted(since_then)[len(since_then) // 2] > 20
+
+        await c.until("every stream has begun", all_flow, 30)
+        running.signal("gpu_backend-0", signal.SIGSTOP)
+        since_then[:] = [0] * len(since_then)
+        await c.until("half of the streams, those of the other engine, go on", others_go_on)
+        assert '"moved"' not in running.log("tokenizer")  # the front end still waits for the frozen engine
+        answers = await asyncio.gather(*streams)
+        assert '"moved"' in running.log("tokenizer")
+        assert [answer.finish for answer in answers] == ["length"] * len(streams)
+
+
 async def test_an_engine_that_freezes_and_dies_under_requests(c: Client) -> None:
-    """The front end waits for an answer that does not come, but no longer than it may; later requests work."""
+    """Its streams wait for an answer that does not come, but no longer than they may; later requests work."""
     asked = [asyncio.create_task(c.complete("Hello", max_tokens=400, ignore_eos=True)) for _ in range(5)]
 
     async def under_way() -> bool:

@@ -24,7 +24,8 @@ PATIENCE = {
 """An emulated machine on a busy one may stand still for seconds, and has little to spare for polls."""
 
 NEAR, FAR = "rxe0", "rxe1"
-"""Devices of the tokenizer, and of engine and store."""
+ON_NEAR = ("tokenizer", "prefill-0")
+"""Services on the near device; engines that serve or decode, and the store, are on the far one."""
 
 
 class MeshByRdma(Mesh):
@@ -32,7 +33,7 @@ class MeshByRdma(Mesh):
     """An emulated machine is slow, and all services start at once."""
 
     def launch(self, name: str) -> None:
-        device = {"HOSTLESS_RDMA_DEVICE": NEAR if name == "tokenizer" else FAR}
+        device = {"HOSTLESS_RDMA_DEVICE": NEAR if name in ON_NEAR else FAR}
         plan = self.plans[name] = replace(self.plans[name], ready_s=self.start_s, stop_s=60.0)
         self.children[name] = Child(plan.command, self.folder / f"{name}.log", {**self.environ, **device})
 

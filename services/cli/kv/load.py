@@ -11,6 +11,7 @@ import numpy as np
 
 from services.common.keys import next_key, root_key
 from services.fabric.region import MemoryRegion
+from services.fabric.rights import Rights
 from services.kvstore.client import Block, StoreClient
 
 LEASE_S = 60.0
@@ -113,7 +114,7 @@ async def _read(client: StoreClient, keys: Sequence[bytes], load: KvLoad, part: 
 
     async def reader(number: int) -> int:
         total = 0
-        with MemoryRegion.create(f"bench.{os.getpid()}.{number}", count * each) as region:
+        with MemoryRegion.create(f"bench.{os.getpid()}.{number}", count * each, Rights.WRITE) as region:
             async with client.lease(keys, LEASE_S) as hit:
                 for at in [at for _ in range(load.passes) for at in range(0, hit.hit, count)]:
                     some = min(count, hit.hit - at)

@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,29 @@ namespace hostless {
 
 // Copies of this size and more let other Python threads run meanwhile.
 constexpr size_t kReleaseGil = 64 << 10;
+
+inline void inside(uint64_t length, uint64_t offset, uint64_t bytes) {
+  if (offset <= length && bytes <= length - offset) return;
+  const std::string text = "bytes [" + std::to_string(offset) + ", +" + std::to_string(bytes) + ") of a region of " +
+                           std::to_string(length) + " bytes";
+  throw nanobind::index_error(text.c_str());
+}
+
+[[noreturn]] inline void misaligned(uint64_t offset) {
+  const std::string text = "offset " + std::to_string(offset) + " of an 8-byte word is not a multiple of 8";
+  throw nanobind::value_error(text.c_str());
+}
+
+inline void aligned_word(uint64_t offset) {
+  if (offset % 8 != 0) misaligned(offset);
+}
+
+inline uint64_t unsigned_of(nanobind::handle value) {
+  const unsigned long long number = PyLong_AsUnsignedLongLong(value.ptr());
+  if (!PyErr_Occurred()) return number;
+  PyErr_Clear();
+  throw nanobind::type_error("an offset or word is a number from 0 to 2**64 - 1");
+}
 
 // A contiguous buffer of Python's, held while the call lasts.
 class Buffer {
@@ -29,20 +53,13 @@ class Buffer {
   size_t size() const { return static_cast<size_t>(view_.len); }
 
   uint8_t* at(uint64_t offset, uint64_t length) const {
-    if (offset > size() || length > size() - offset) {
-      std::string text = "bytes [" + std::to_string(offset) + ", +" + std::to_string(length) + ") of a region of " +
-                         std::to_string(size()) + " bytes";
-      throw nanobind::index_error(text.c_str());
-    }
+    inside(size(), offset, length);
     return static_cast<uint8_t*>(view_.buf) + offset;
   }
 
   std::atomic_ref<uint64_t> word(uint64_t offset) const {
     uint8_t* p = at(offset, 8);
-    if (reinterpret_cast<uintptr_t>(p) % 8 != 0) {
-      std::string text = "offset " + std::to_string(offset) + " of an 8-byte word is not a multiple of 8";
-      throw nanobind::value_error(text.c_str());
-    }
+    if (reinterpret_cast<uintptr_t>(p) % 8 != 0) misaligned(offset);
     return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(p));
   }
 
@@ -72,26 +89,30 @@ inline bool aligned(const void* p, size_t to) { return reinterpret_cast<uintptr_
 
 typedef uint64_t TwoWords __attribute__((vector_size(16), may_alias));
 
-// Plain memcpy may split an 8-byte word; a reader of slot words must never see half of one.
+// Plain memcpy may split an 8-byte word; a reader of slot words must never see half of one. Every aligned word of
+// `from` arrives whole, whatever the alignment of `to`.
 inline void copy_out(uint8_t* from, uint8_t* to, size_t bytes) {
-  if (aligned(from, 8) && aligned(to, 8)) {
-    auto* source = reinterpret_cast<uint64_t*>(from);
-    auto* target = reinterpret_cast<uint64_t*>(to);
-    const size_t words = bytes / 8;
-    size_t i = 0;
-    const auto one = [&] { target[i] = std::atomic_ref<uint64_t>(source[i]).load(std::memory_order_relaxed), ++i; };
-    if (words != 0 && !aligned(from, 16)) one();
-    // Both halves of an aligned 16-byte load are whole on x86-64 and on Arm; by single words memory is half as fast.
-    for (; i + 8 <= words; i += 8) {
-      const auto* wide = reinterpret_cast<const volatile TwoWords*>(source + i);
-      const TwoWords a = wide[0], b = wide[1], c = wide[2], d = wide[3];
-      std::memcpy(target + i, &a, 16), std::memcpy(target + i + 2, &b, 16);
-      std::memcpy(target + i + 4, &c, 16), std::memcpy(target + i + 6, &d, 16);
-    }
-    while (i < words) one();
-    from += words * 8, to += words * 8, bytes %= 8;
+  const size_t lead = std::min<size_t>(bytes, -reinterpret_cast<uintptr_t>(from) % 8);
+  std::memcpy(to, from, lead);
+  from += lead, to += lead, bytes -= lead;
+  auto* source = reinterpret_cast<uint64_t*>(from);
+  const size_t words = bytes / 8;
+  size_t i = 0;
+  const auto one = [&] {
+    const uint64_t word = std::atomic_ref<uint64_t>(source[i]).load(std::memory_order_relaxed);
+    std::memcpy(to + 8 * i++, &word, 8);
+  };
+  if (words != 0 && !aligned(from, 16)) one();
+  // Both halves of an aligned 16-byte load are whole on x86-64 and on Arm; by single words memory is half as fast.
+  for (; i + 8 <= words; i += 8) {
+    const auto* wide = reinterpret_cast<const volatile TwoWords*>(source + i);
+    const TwoWords a = wide[0], b = wide[1], c = wide[2], d = wide[3];
+    uint8_t* target = to + 8 * i;
+    std::memcpy(target, &a, 16), std::memcpy(target + 16, &b, 16);
+    std::memcpy(target + 32, &c, 16), std::memcpy(target + 48, &d, 16);
   }
-  std::memcpy(to, from, bytes);
+  while (i < words) one();
+  std::memcpy(to + 8 * words, from + 8 * words, bytes % 8);
   std::atomic_thread_fence(std::memory_order_acquire);
 }
 
@@ -174,6 +195,10 @@ inline void store_release_many(nanobind::handle buffer, nanobind::handle offsets
 inline uint64_t compare_exchange_u64(nanobind::handle buffer, uint64_t offset, uint64_t expected, uint64_t desired) {
   Buffer(buffer, true).word(offset).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
   return expected;
+}
+
+inline uint64_t fetch_add_u64(nanobind::handle buffer, uint64_t offset, uint64_t add) {
+  return Buffer(buffer, true).word(offset).fetch_add(add, std::memory_order_acq_rel);
 }
 
 inline void compare_exchange_many(nanobind::handle buffer, nanobind::handle offsets, nanobind::handle expected,

@@ -148,6 +148,7 @@ NB_MODULE(_ring, m) {
   m.def("store_release_u64", &store_release_u64, "buffer"_a, "offset"_a, "value"_a);
   m.def("store_release_many", &store_release_many, "buffer"_a, "offsets"_a, "values"_a);
   m.def("compare_exchange_u64", &compare_exchange_u64, "buffer"_a, "offset"_a, "expected"_a, "desired"_a);
+  m.def("fetch_add_u64", &fetch_add_u64, "buffer"_a, "offset"_a, "add"_a);
   m.def("compare_exchange_many", &compare_exchange_many, "buffer"_a, "offsets"_a, "expected"_a, "desired"_a, "found"_a);
   m.def("read_into", &read_into, "buffer"_a, "offset"_a, "out"_a);
   m.def("write_from", &write_from, "buffer"_a, "offset"_a, "data"_a);

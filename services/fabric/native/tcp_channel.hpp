@@ -1,7 +1,6 @@
 // A peer's connection to an owner's agent, for one traffic class: batches go out, pipelined, while answers come in.
 #pragma once
 
-#include <netdb.h>
 #include <poll.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -10,20 +9,17 @@
 #include <array>
 #include <cerrno>
 #include <deque>
-#include <limits>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "queue_delay.hpp"
+#include "tcp_connect.hpp"
 #include "tcp_link.hpp"
 #include "tcp_wire.hpp"
 
 namespace hostless::tcp {
-
-// The owner does not answer.
-struct Lost : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 // The owner refused a batch.
 struct Refused : std::runtime_error {
@@ -34,27 +30,30 @@ struct Refused : std::runtime_error {
 struct Operation {
   Kind kind;
   uint64_t offset;
-  uint8_t* memory;  // read into or written from; a swap's word that was found
+  uint8_t* memory;  // read into or written from; the word that an atomic found
   uint64_t length;
-  uint64_t expected = 0, desired = 0;
+  uint64_t first = 0, second = 0;  // of an atomic, as on the wire
 };
 
 struct Target {
   std::string host, port;
   uint64_t generation, rkey;
-  uint32_t traffic_class;
+  uint32_t rights, traffic_class;
   Traffic traffic;
   double silence_s;  // without a byte in or out for so long, the owner is lost
 };
 
 class Channel {
  public:
-  static constexpr uint64_t kModelBytes = 64 << 10;  // of a batch; KV's follow the link
+  static constexpr uint64_t kModelBytes = 256 << 10;  // of a batch; KV's follow the link
   static constexpr uint64_t kHeads = sizeof(BatchHead) + sizeof(WireOperation) + sizeof(ReplyHead) + sizeof(ReplyTail);
   static constexpr double kLookS = 0.25;
   static constexpr size_t kMostUnderWay = 256;       // batches
 
-  Channel(Target target, Link& link) : target_(std::move(target)), link_(link) { connect(); }
+  Channel(Target target, Link& link) : target_(std::move(target)), link_(link) {
+    const Hello hello{kMagic, target_.traffic_class, target_.traffic == Traffic::kv};
+    fd_ = connect_to(target_.host, target_.port, hello, target_.silence_s);
+  }
   ~Channel() { close(); }
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -90,9 +89,18 @@ class Channel {
     }
   }
 
+  // Makes a run on another thread throw Lost, and all later ones.
+  void interrupt() {
+    std::lock_guard lock(ending_);
+    if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+  }
+
   void close() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
+    {
+      std::lock_guard lock(ending_);
+      if (fd_ >= 0) cut(fd_);
+      fd_ = -1;
+    }
     leave_queue();
     for (const Batch& batch : under_way_) link_.done(target_.traffic, batch.weight, -1);
     under_way_.clear();
@@ -112,43 +120,6 @@ class Channel {
     bool quiet;
     Clock::time_point since;
   };
-
-  void connect() {
-    addrinfo hints{}, *found = nullptr;
-    hints.ai_socktype = SOCK_STREAM;
-    if (const int wrong = ::getaddrinfo(target_.host.c_str(), target_.port.c_str(), &hints, &found))
-      throw Lost(::gai_strerror(wrong));
-    std::string why = "no address";
-    for (const addrinfo* at = found; at != nullptr && fd_ < 0; at = at->ai_next) why = try_address(*at);
-    ::freeaddrinfo(found);
-    if (fd_ < 0) throw Lost(why);
-    const Hello hello{kMagic, target_.traffic_class, target_.traffic == Traffic::kv};
-    if (::send(fd_, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
-      close();
-      throw Lost("the connection ended at once");
-    }
-  }
-
-  std::string try_address(const addrinfo& address) {
-    const int fd = ::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) return std::strerror(errno);
-    prepare(fd, target_.traffic_class);
-    int wrong = ::connect(fd, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
-    if (wrong == EINPROGRESS) {
-      pollfd wanted{fd, POLLOUT, 0};
-      socklen_t length = sizeof wrong;
-      if (::poll(&wanted, 1, static_cast<int>(target_.silence_s * 1e3)) != 1)
-        wrong = ETIMEDOUT;
-      else
-        ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &wrong, &length);
-    }
-    if (wrong == 0) {
-      fd_ = fd;
-      return "";
-    }
-    ::close(fd);
-    return std::strerror(wrong);
-  }
 
   void leave_queue() {
     if (asked_ && link_.withdraw(turn_)) granted_ = 0;
@@ -176,7 +147,7 @@ class Channel {
     wire_.clear();
     out_.assign(2, iovec{});
     Batch batch{{}, granted_, link_.quiet(), Clock::now()};
-    head_ = BatchHead{target_.generation, target_.rkey, 0, 0, 0};
+    head_ = BatchHead{target_.generation, target_.rkey, 0, target_.rights, 0};
     uint64_t room = granted_ - kHeads;
     while (next.operation < operations.size() && wire_.size() < kMostOperations) {
       const Operation& operation = operations[next.operation];
@@ -204,9 +175,8 @@ class Channel {
   }
 
   void add(const Operation& operation, uint64_t done, uint64_t piece, Batch& batch) {
-    const bool swap = operation.kind == Kind::swap;
-    wire_.push_back({static_cast<uint64_t>(operation.kind), operation.offset + done, swap ? operation.expected : piece,
-                     swap ? operation.desired : 0});
+    wire_.push_back({static_cast<uint64_t>(operation.kind), operation.offset + done,
+                     atomic(operation.kind) ? operation.first : piece, operation.second});
     if (piece == 0) return;
     const iovec bytes{operation.memory + done, piece};
     if (operation.kind == Kind::write) {
@@ -238,65 +208,78 @@ class Channel {
     bool moved = false;
     while (!under_way_.empty()) {
       Batch& batch = under_way_.front();
-      iovec into[257];
+      iovec into[258];
       size_t count = 0;
       if (head_got_ < sizeof reply_)
         into[count++] = iovec{reinterpret_cast<uint8_t*>(&reply_) + head_got_, sizeof reply_ - head_got_};
       // A refusal brings a head and a tail: what follows, where answers were expected, is another batch's.
-      if (head_got_ == sizeof reply_ || under_way_.size() == 1 || batch.answers.size() == 1)
+      const bool sure = head_got_ == sizeof reply_ || batch.answers.size() == 1;
+      if (sure || under_way_.size() == 1)
         for (size_t i = answered_; i < batch.answers.size() && count < 257; ++i) into[count++] = batch.answers[i];
-      if (count != 0) {
-        msghdr message{};
-        message.msg_iov = into;
-        message.msg_iovlen = count;
-        const ssize_t got = ::recvmsg(fd_, &message, 0);
-        if (got == 0) throw Lost("the owner ended the connection");
-        if (got < 0 && errno == EAGAIN) return moved;
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) throw Lost(std::strerror(errno));
-        moved = true;
-        take(batch, static_cast<size_t>(got));
-      }
-      if (head_got_ == sizeof reply_ && answered_ == batch.answers.size()) finish(batch);
+      const bool whole = sure && count < 257;
+      if (whole && under_way_.size() > 1) into[count++] = iovec{&next_, sizeof next_};  // saves a call
+      msghdr message{};
+      message.msg_iov = into;
+      message.msg_iovlen = count;
+      const ssize_t got = ::recvmsg(fd_, &message, 0);
+      if (got == 0) throw Lost("the owner ended the connection");
+      if (got < 0 && errno == EAGAIN) return moved;
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw Lost(std::strerror(errno));
+      moved = true;
+      take(static_cast<size_t>(got));
     }
     return moved;
   }
 
-  void take(Batch& batch, size_t got) {
+  // Bytes that came: of the first batch's head and answers, then of the next one's head.
+  void take(size_t got) {
+    Batch& batch = under_way_.front();
     if (head_got_ < sizeof reply_) {
       const size_t part = std::min(got, sizeof reply_ - head_got_);
       head_got_ += part, got -= part;
-      if (head_got_ == sizeof reply_ && reply_.status != Status::done) {
-        if (refused_ == Status::done) refused_ = reply_.status;
-        batch.answers = {iovec{&tail_, sizeof tail_}};
-      }
+      if (head_got_ == sizeof reply_) judge();
     }
-    advance(batch.answers, answered_, got);
-    while (answered_ < batch.answers.size() && batch.answers[answered_].iov_len == 0) ++answered_;
+    while (answered_ < batch.answers.size() && (got > 0 || batch.answers[answered_].iov_len == 0)) {
+      const size_t part = std::min(got, batch.answers[answered_].iov_len);
+      step(batch.answers, answered_, part);
+      got -= part;
+    }
+    if (head_got_ < sizeof reply_ || answered_ < batch.answers.size()) return;
+    finish(batch);
+    reply_ = next_, head_got_ = got;
+    if (head_got_ == sizeof reply_) judge();
+  }
+
+  // The first batch's head has come: one that was refused is answered by no more than a tail.
+  void judge() {
+    if (reply_.status == Status::done) return;
+    if (refused_ == Status::done) refused_ = reply_.status;
+    under_way_.front().answers = {iovec{&tail_, sizeof tail_}};
   }
 
   void finish(const Batch& batch) {
     double delay = -1;
-    if (target_.traffic == Traffic::kv && batch.quiet && link_.quiet()) {
-      took_[taken_++ % took_.size()] = seconds_between(batch.since, Clock::now());
-      const double least = *std::min_element(took_.begin(), took_.end());
-      idle_s_ = std::min(idle_s_, least);
-      delay = least - idle_s_;
-    }
+    if (target_.traffic == Traffic::kv && batch.quiet && link_.quiet())
+      delay = delay_.of(seconds_between(batch.since, Clock::now()));
     link_.done(target_.traffic, batch.weight, delay);
     under_way_.pop_front();
-    head_got_ = answered_ = 0;
+    answered_ = 0;
   }
 
   static void advance(std::vector<iovec>& bytes, size_t& next, size_t count) {
     while (count > 0) {
-      iovec& first = bytes[next];
-      const size_t part = std::min(count, first.iov_len);
-      first.iov_base = static_cast<uint8_t*>(first.iov_base) + part;
-      first.iov_len -= part;
+      const size_t part = std::min(count, bytes[next].iov_len);
+      step(bytes, next, part);
       count -= part;
-      if (first.iov_len == 0) ++next;
     }
+  }
+
+  static void step(std::vector<iovec>& bytes, size_t& next, size_t count) {
+    iovec& first = bytes[next];
+    first.iov_base = static_cast<uint8_t*>(first.iov_base) + count;
+    first.iov_len -= count;
+    if (first.iov_len == 0) ++next;
   }
 
   void wait() {
@@ -312,15 +295,9 @@ class Channel {
     if (ready > 0 && queued && wanted[0].revents != 0) throw Lost("the owner ended the connection");
   }
 
-  static constexpr double kNever = std::numeric_limits<double>::infinity();
-  static constexpr std::array<double, 8> filled() {
-    std::array<double, 8> all{};
-    all.fill(kNever);
-    return all;
-  }
-
   Target target_;
   Link& link_;
+  std::mutex ending_;  // of fd_, which another thread may shut down
   int fd_ = -1;
   Turn turn_;
   bool asked_ = false, sending_ = false;
@@ -331,14 +308,11 @@ class Channel {
   size_t out_next_ = 0;
   BatchHead head_{};
   std::deque<Batch> under_way_;
-  ReplyHead reply_{};
+  ReplyHead reply_{}, next_{};
   ReplyTail tail_{};
   size_t head_got_ = 0, answered_ = 0;
   Status refused_ = Status::done;
-  // Of the last KV batches: the least of them is the queue's part; what others took longer is the processors'.
-  std::array<double, 8> took_ = filled();
-  size_t taken_ = 0;
-  double idle_s_ = kNever;
+  QueueDelay delay_;
   double quiet_s_ = 0;  // without a byte, as far as this process was there to see it
 };
 

@@ -16,19 +16,12 @@ using namespace hostless;
 
 namespace {
 
-uint64_t unsigned_of(nb::handle value) {
-  const unsigned long long number = PyLong_AsUnsignedLongLong(value.ptr());
-  if (!PyErr_Occurred()) return number;
-  PyErr_Clear();
-  throw nb::type_error("an offset or word is a number from 0 to 2**64 - 1");
-}
-
 class Agent {
  public:
   Agent(const std::string& host, const std::string& port) : agent_(host, port) {}
-  void publish(uint64_t generation, uint64_t rkey, nb::handle memory) {
+  void publish(uint64_t generation, uint64_t rkey, uint32_t rights, nb::handle memory) {
     Buffer buffer(memory, true);  // the caller keeps it until end()
-    agent_.publish(generation, {buffer.at(0, buffer.size()), buffer.size(), rkey});
+    agent_.publish(generation, {buffer.at(0, buffer.size()), buffer.size(), rkey, rights});
   }
   void end(uint64_t generation) {
     nb::gil_scoped_release let_others_run;
@@ -52,7 +45,7 @@ class Work {
 
   void add(tcp::Kind kind, uint64_t offset, nb::handle memory) {
     const Buffer& buffer = buffers_.emplace_back(memory, kind == tcp::Kind::read);
-    inside(offset, buffer.size());
+    inside(length_, offset, buffer.size());
     operations.push_back({kind, offset, buffer.at(0, buffer.size()), buffer.size()});
   }
 
@@ -64,31 +57,21 @@ class Work {
     const auto* length = length_buffer.array<uint64_t>(count, "lengths");
     uint64_t total = 0;
     for (size_t i = 0; i < count; total += length[i], ++i) {
-      inside(offset[i], length[i]);
+      inside(length_, offset[i], length[i]);
       operations.push_back({kind, offset[i], buffer.at(total, length[i]), length[i]});
     }
     if (total != buffer.size()) throw nb::value_error("the lengths don't add up to the flat buffer's bytes");
   }
 
-  void swap(uint64_t offset, uint64_t expected, uint64_t desired, uint64_t* found) {
-    inside(offset, tcp::kWord);
-    if (offset % tcp::kWord != 0) {
-      const std::string text = "offset " + std::to_string(offset) + " of an 8-byte word is not a multiple of 8";
-      throw nb::value_error(text.c_str());
-    }
-    operations.push_back({tcp::Kind::swap, offset, reinterpret_cast<uint8_t*>(found), 8, expected, desired});
+  void atomic(tcp::Kind kind, uint64_t offset, uint64_t first, uint64_t second, uint64_t* found) {
+    inside(length_, offset, tcp::kWord);
+    aligned_word(offset);
+    operations.push_back({kind, offset, reinterpret_cast<uint8_t*>(found), tcp::kWord, first, second});
   }
 
   std::vector<tcp::Operation> operations;
 
  private:
-  void inside(uint64_t offset, uint64_t bytes) const {
-    if (offset <= length_ && bytes <= length_ - offset) return;
-    const std::string text = "bytes [" + std::to_string(offset) + ", +" + std::to_string(bytes) + ") of a region of " +
-                             std::to_string(length_) + " bytes";
-    throw nb::index_error(text.c_str());
-  }
-
   uint64_t length_;
   std::deque<Buffer> buffers_;
 };
@@ -96,14 +79,15 @@ class Work {
 class Channel {
  public:
   Channel(const std::string& host, const std::string& port, uint64_t generation, uint64_t rkey, uint64_t length,
-          uint32_t traffic_class, bool bulk, Link& link, double silence_s)
+          uint32_t rights, uint32_t traffic_class, bool bulk, Link& link, double silence_s)
       : length_(length) {
-    tcp::Target target{host, port, generation, rkey, traffic_class, bulk ? Traffic::kv : Traffic::model, silence_s};
+    const Traffic traffic = bulk ? Traffic::kv : Traffic::model;
+    tcp::Target target{host, port, generation, rkey, rights, traffic_class, traffic, silence_s};
     nb::gil_scoped_release let_others_run;
     channel_ = std::make_unique<tcp::Channel>(std::move(target), link);
   }
 
-  // (kind, offset, memory or expected, desired or 0) each; answers the words that swaps found.
+  // (kind, offset, memory or the atomic's first word, its second or 0) each; answers the words that atomics found.
   nb::list post(nb::list operations) {
     Work work(length_);
     const size_t count = nb::len(operations);
@@ -113,15 +97,15 @@ class Channel {
       const auto operation = nb::cast<nb::tuple>(operations[i]);
       const uint64_t offset = unsigned_of(operation[1]);
       kinds[i] = static_cast<tcp::Kind>(nb::cast<uint32_t>(operation[0]));
-      if (kinds[i] == tcp::Kind::swap)
-        work.swap(offset, unsigned_of(operation[2]), unsigned_of(operation[3]), &found[i]);
+      if (tcp::atomic(kinds[i]))
+        work.atomic(kinds[i], offset, unsigned_of(operation[2]), unsigned_of(operation[3]), &found[i]);
       else
         work.add(kinds[i], offset, operation[2]);
     }
     run(work);
     nb::list answers;
     for (size_t i = 0; i < count; ++i) {
-      if (kinds[i] == tcp::Kind::swap)
+      if (tcp::atomic(kinds[i]))
         answers.append(found[i]);
       else
         answers.append(nb::none());
@@ -150,10 +134,11 @@ class Channel {
     const auto* old = expected_buffer.array<uint64_t>(count, "expected");
     const auto* next = desired_buffer.array<uint64_t>(count, "desired");
     auto* out = found_buffer.array<uint64_t>(count, "found");
-    for (size_t i = 0; i < count; ++i) work.swap(offset[i], old[i], next[i], &out[i]);
+    for (size_t i = 0; i < count; ++i) work.atomic(tcp::Kind::swap, offset[i], old[i], next[i], &out[i]);
     run(work);
   }
 
+  void interrupt() { channel_->interrupt(); }
   void close() { channel_->close(); }
   bool closed() const { return channel_->closed(); }
 
@@ -238,25 +223,28 @@ NB_MODULE(_tcp, m) {
   m.attr("READ") = static_cast<uint32_t>(tcp::Kind::read);
   m.attr("WRITE") = static_cast<uint32_t>(tcp::Kind::write);
   m.attr("SWAP") = static_cast<uint32_t>(tcp::Kind::swap);
+  m.attr("ADD") = static_cast<uint32_t>(tcp::Kind::add);
   m.attr("STALE") = static_cast<uint32_t>(tcp::Status::stale);
   m.attr("WRONG_KEY") = static_cast<uint32_t>(tcp::Status::wrong_key);
+  m.attr("NO_RIGHT") = static_cast<uint32_t>(tcp::Status::no_right);
   add_arbiter(m);
   nb::class_<Agent>(m, "Agent")
       .def(nb::init<const std::string&, const std::string&>(), "host"_a, "port"_a)
       .def_prop_ro("port", &Agent::port)
       .def_prop_ro("connections", &Agent::connections)
-      .def("publish", &Agent::publish, "generation"_a, "rkey"_a, "memory"_a)
+      .def("publish", &Agent::publish, "generation"_a, "rkey"_a, "rights"_a, "memory"_a)
       .def("end", &Agent::end, "generation"_a)
       .def("close", &Agent::close);
   nb::class_<Channel>(m, "Channel")
-      .def(nb::init<const std::string&, const std::string&, uint64_t, uint64_t, uint64_t, uint32_t, bool, Link&,
-                    double>(),
-           "host"_a, "port"_a, "generation"_a, "rkey"_a, "length"_a, "traffic_class"_a, "bulk"_a, "link"_a,
-           "silence_s"_a, nb::keep_alive<1, 9>())
+      .def(nb::init<const std::string&, const std::string&, uint64_t, uint64_t, uint64_t, uint32_t, uint32_t, bool,
+                    Link&, double>(),
+           "host"_a, "port"_a, "generation"_a, "rkey"_a, "length"_a, "rights"_a, "traffic_class"_a, "bulk"_a, "link"_a,
+           "silence_s"_a, nb::keep_alive<1, 10>())
       .def("post", &Channel::post, "operations"_a)
       .def("gather", &Channel::gather, "offsets"_a, "lengths"_a, "out"_a)
       .def("scatter", &Channel::scatter, "offsets"_a, "lengths"_a, "data"_a)
       .def("swap_many", &Channel::swap_many, "offsets"_a, "expected"_a, "desired"_a, "found"_a)
+      .def("interrupt", &Channel::interrupt)
       .def("close", &Channel::close)
       .def_prop_ro("closed", &Channel::closed);
 }

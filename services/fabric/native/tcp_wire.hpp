@@ -1,7 +1,7 @@
 // What travels on a connection of transport tcp, little-endian.
 //
 // The peer says Hello once. Then it sends batches: a head, `count` operations, then the bytes of all writes, one behind
-// the other. Each batch is answered by a reply: a head, what its reads and swaps found, in order, and a tail, which
+// the other. Each batch is answered by a reply: a head, what its reads and atomics found, in order, and a tail, which
 // says that all of it has taken effect. A batch that is refused has no effect, and its reply is the head alone. Batches
 // of one connection run in order.
 #pragma once
@@ -10,14 +10,12 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 
 namespace hostless::tcp {
 
-constexpr uint64_t kMagic = 0x31504354534c4848ULL;  // "HHLSTCP1"
+constexpr uint64_t kMagic = 0x32504354534c4848ULL;  // "HHLSTCP2"
 constexpr uint32_t kMostOperations = 1024;  // of a batch
 constexpr uint64_t kWord = 8;
 
@@ -31,22 +29,27 @@ static_assert(sizeof(Hello) == 16);
 struct BatchHead {
   uint64_t generation, rkey;
   uint32_t count;
-  uint32_t reserved;
+  uint32_t rights;  // that the descriptor claims
   uint64_t bytes;  // of all writes
 };
 static_assert(sizeof(BatchHead) == 32);
 
-enum class Kind : uint32_t { read = 0, write = 1, swap = 2 };
+enum class Kind : uint32_t { read = 0, write = 1, swap = 2, add = 3 };
+
+inline bool atomic(Kind kind) { return kind == Kind::swap || kind == Kind::add; }
+
+// What a peer may do to a region, as services/fabric/rights.py has it.
+constexpr uint32_t right_to(Kind kind) { return kind == Kind::read ? 1 : kind == Kind::write ? 2 : 4; }
 
 struct WireOperation {
   uint64_t kind : 2, offset : 62;
-  uint64_t first;  // read, write: length; swap: expected
+  uint64_t first;  // read, write: length; swap: expected; add: what to add
   uint64_t second;  // swap: desired
-  uint64_t length() const { return static_cast<Kind>(kind) == Kind::swap ? kWord : first; }
+  uint64_t length() const { return atomic(static_cast<Kind>(kind)) ? kWord : first; }
 };
 static_assert(sizeof(WireOperation) == 24);
 
-enum class Status : uint32_t { done = 0, stale = 1, wrong_key = 2, out_of_bounds = 3, malformed = 4 };
+enum class Status : uint32_t { done = 0, stale = 1, wrong_key = 2, out_of_bounds = 3, malformed = 4, no_right = 5 };
 
 struct ReplyHead {
   Status status;
@@ -73,21 +76,6 @@ inline void prepare(int fd, uint32_t traffic_class) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &gone, sizeof gone);
   ::setsockopt(fd, IPPROTO_IP, IP_TOS, &byte, sizeof byte);
   ::setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &byte, sizeof byte);  // fails on a socket of IPv4
-}
-
-// Copies out of a region. Every aligned word of it arrives whole, whatever the alignment of `to`.
-inline void copy_words(uint8_t* from, uint8_t* to, size_t bytes) {
-  const size_t lead = std::min<size_t>(bytes, -reinterpret_cast<uintptr_t>(from) % kWord);
-  std::memcpy(to, from, lead);
-  from += lead, to += lead, bytes -= lead;
-  const size_t words = bytes / kWord;
-  auto* source = reinterpret_cast<uint64_t*>(from);
-  for (size_t i = 0; i < words; ++i) {
-    const uint64_t word = std::atomic_ref<uint64_t>(source[i]).load(std::memory_order_relaxed);
-    std::memcpy(to + i * kWord, &word, kWord);
-  }
-  std::memcpy(to + words * kWord, from + words * kWord, bytes % kWord);
-  std::atomic_thread_fence(std::memory_order_acquire);
 }
 
 }  // namespace hostless::tcp

@@ -22,7 +22,8 @@ constexpr uint32_t kDepth = 512;         // work requests of one doorbell, at mo
 constexpr uint32_t kInlineBytes = 64;    // writes up to this length are copied into the request, if the device can
 constexpr uint8_t kPort = 1;
 constexpr uint64_t kWord = 8;
-constexpr int64_t kYieldNs = 300'000;    // so long a completion is looked for without sleeping
+constexpr int64_t kSpinNs = 20'000;      // so long a completion is looked for at once: a NIC answers by then
+constexpr int64_t kYieldNs = 300'000;    // so long without sleeping
 constexpr int64_t kRoundNs = 30'000'000'000;  // of one doorbell, at most; a dead network fails much sooner
 
 // Besides ibv_wc_status, what a run may end with.
@@ -103,15 +104,15 @@ class VerbsMemory {
   ibv_mr* region_;
 };
 
-enum class VerbsKind : uint8_t { read = 1, write = 2, swap = 3 };
+enum class VerbsKind : uint8_t { read = 1, write = 2, swap = 3, add = 4 };
 
-// One operation: `length` bytes at `data`, or a swap, which leaves the word found at `data`.
+// One operation: `length` bytes at `data`, or an atomic, which leaves the word found at `data`.
 struct VerbsOperation {
   VerbsKind kind;
   uint64_t offset;
   uint8_t* data;
   uint64_t length;
-  uint64_t expected = 0, desired = 0;
+  uint64_t expected = 0, desired = 0;  // of a swap; an add adds `expected`
 };
 
 // One end of a reliable connection, with the registered memory that everything of this end moves through.
@@ -243,6 +244,11 @@ class VerbsPair {
       request.wr.atomic = {place, operation.expected, operation.desired, key};
       return;
     }
+    if (p.kind == VerbsKind::add) {
+      request.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+      request.wr.atomic = {place, operation.expected, 0, key};
+      return;
+    }
     request.opcode = p.kind == VerbsKind::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
     request.wr.rdma = {place, key};
     if (p.kind == VerbsKind::write) {
@@ -271,6 +277,7 @@ class VerbsPair {
       if (lost_.load(std::memory_order_relaxed)) return kLost;
       const int64_t waited = now_ns() - begun;
       if (waited > kRoundNs) return kLate;
+      if (waited < kSpinNs) continue;
       if (waited < kYieldNs) {
         sched_yield();
       } else {

@@ -52,8 +52,10 @@ void connect(VerbsPair& pair, const VerbsDevice& device, nb::dict how) {
 }
 
 int run(VerbsPair& pair, std::vector<VerbsOperation>& operations, uint64_t remote, uint64_t length, uint32_t key) {
-  for (const VerbsOperation& o : operations)
-    if (o.offset > length || o.length > length - o.offset) throw nb::index_error("outside the region");
+  for (const VerbsOperation& o : operations) {
+    inside(length, o.offset, o.length);
+    if (o.kind == VerbsKind::swap || o.kind == VerbsKind::add) aligned_word(o.offset);
+  }
   nb::gil_scoped_release others_run;
   return pair.run(operations, remote, length, key);
 }
@@ -90,7 +92,7 @@ int swap(VerbsPair& pair, nb::handle offsets, nb::handle expected, nb::handle de
   return run(pair, operations, remote, length, key);
 }
 
-// A mixed batch: (kind, offset, buffer, expected, desired) each; a swap's buffer takes the word found.
+// A mixed batch: (kind, offset, buffer, expected, desired) each; an atomic's buffer takes the word found.
 int post(VerbsPair& pair, nb::list batch, uint64_t remote, uint64_t length, uint32_t key) {
   std::vector<std::unique_ptr<Buffer>> held;
   std::vector<VerbsOperation> operations;
@@ -99,8 +101,8 @@ int post(VerbsPair& pair, nb::list batch, uint64_t remote, uint64_t length, uint
     const auto kind = static_cast<VerbsKind>(nb::cast<uint8_t>(one[0]));
     held.push_back(std::make_unique<Buffer>(one[2], kind != VerbsKind::write));
     const size_t bytes = held.back()->size();
-    operations.push_back({kind, nb::cast<uint64_t>(one[1]), held.back()->at(0, bytes), bytes,
-                          nb::cast<uint64_t>(one[3]), nb::cast<uint64_t>(one[4])});
+    operations.push_back(
+        {kind, unsigned_of(one[1]), held.back()->at(0, bytes), bytes, unsigned_of(one[3]), unsigned_of(one[4])});
   }
   return run(pair, operations, remote, length, key);
 }

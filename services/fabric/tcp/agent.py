@@ -15,11 +15,16 @@ class TcpPublication:
 
     def __init__(self, agent: _tcp.Agent, region: MemoryRegion, address: str) -> None:
         self.descriptor = RegionDescriptor(
-            transport="tcp", address=address, length=region.length, rkey=region.rkey, generation=region.generation
+            transport="tcp",
+            address=address,
+            length=region.length,
+            rkey=region.rkey,
+            generation=region.generation,
+            rights=region.peers_may,
         )
         self._agent = agent
         self._memory = region.view  # what the agent touches stays mapped
-        agent.publish(region.generation, region.rkey, self._memory)
+        agent.publish(region.generation, region.rkey, int(region.peers_may), self._memory)
 
     def end(self) -> None:
         self._agent.end(self.descriptor.generation)

@@ -1,24 +1,26 @@
 """A peer's view of a region over TCP."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import _tcp
-from services.fabric.errors import FabricError, NotARegion, OutOfBounds, StaleRegion, Unreachable, WrongKey
+from services.fabric.errors import FabricError, NoRight, NotARegion, OutOfBounds, StaleRegion, Unreachable, WrongKey
 from services.fabric.lanes import LANES
-from services.fabric.operations import Bytes, CompareSwap, Operation, Read, TrafficClass, Write
+from services.fabric.operations import Bytes, CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
 from services.fabric.remote_region import RemoteRegion
+from services.fabric.rights import Rights, permit, permit_all
 from services.fabric.tcp.address import split
 from services.fabric.tcp.link import PROCESS_LINK, Link
 
+T = TypeVar("T")
+
 SILENCE_S = 2.0
-"""An owner from which nothing comes, and to which nothing goes, for so long is lost. A front end waits meanwhile."""
+"""An owner from which nothing comes, and to which nothing goes, for so long is lost."""
 
 
 class TcpRegion(RemoteRegion):
@@ -34,6 +36,8 @@ class TcpRegion(RemoteRegion):
         """Connects when it is first used; open() does so at once."""
         self.descriptor = descriptor
         self._link, self._silence_s = link, silence_s
+        self._may = int(descriptor.rights)
+        self._name = str(descriptor.address)
         self._channels: dict[TrafficClass, _tcp.Channel] = {}
         self._locks = {traffic: threading.Lock() for traffic in TrafficClass}
         self._closed = False
@@ -55,9 +59,9 @@ class TcpRegion(RemoteRegion):
         self.post(())
 
     def post(self, operations: Sequence[Operation], traffic: TrafficClass = TrafficClass.MODEL) -> list[int | None]:
+        permit_all(self._name, self._may, operations)
         batch = [_wire(operation) for operation in operations]
-        with self._channel(traffic) as channel:
-            return channel.post(batch)
+        return self._run(traffic, lambda channel: channel.post(batch))
 
     def gather(
         self,
@@ -66,8 +70,8 @@ class TcpRegion(RemoteRegion):
         into: NDArray[Any],
         traffic: TrafficClass = TrafficClass.MODEL,
     ) -> None:
-        with self._channel(traffic) as channel:
-            channel.gather(offsets, lengths, into)
+        permit(self._name, self._may, Rights.READ)
+        self._run(traffic, lambda channel: channel.gather(offsets, lengths, into))
 
     def scatter(
         self,
@@ -76,15 +80,15 @@ class TcpRegion(RemoteRegion):
         data: NDArray[Any],
         traffic: TrafficClass = TrafficClass.MODEL,
     ) -> None:
-        with self._channel(traffic) as channel:
-            channel.scatter(offsets, lengths, data)
+        permit(self._name, self._may, Rights.WRITE)
+        self._run(traffic, lambda channel: channel.scatter(offsets, lengths, data))
 
     def cas_many(
         self, offsets: NDArray[np.uint64], expected: NDArray[np.uint64], desired: NDArray[np.uint64]
     ) -> NDArray[np.uint64]:
+        permit(self._name, self._may, Rights.ATOMIC)
         found = np.empty(len(offsets), np.uint64)
-        with self._channel(TrafficClass.MODEL) as channel:
-            channel.swap_many(offsets, expected, desired, found)
+        self._run(TrafficClass.MODEL, lambda channel: channel.swap_many(offsets, expected, desired, found))
         return found
 
     def close(self) -> None:
@@ -94,18 +98,18 @@ class TcpRegion(RemoteRegion):
                 if (channel := self._channels.pop(traffic, None)) is not None:
                     channel.close()
 
-    @property
-    def _name(self) -> str:
-        return str(self.descriptor.address)
+    def interrupt(self) -> None:
+        self._closed = True
+        for channel in list(self._channels.values()):
+            channel.interrupt()
 
-    @contextmanager
-    def _channel(self, traffic: TrafficClass) -> Iterator[_tcp.Channel]:
-        """The class's connection, for one call; what goes wrong with it has the region's name."""
+    def _run(self, traffic: TrafficClass, act: Callable[[_tcp.Channel], T]) -> T:
+        """By the class's connection, for one call; what goes wrong with it has the region's name."""
         with self._locks[traffic]:
             if self._closed:
                 raise FabricError(f"region {self._name}: it was closed here")
             try:
-                yield self._channels.get(traffic) or self._connect(traffic)
+                return act(self._channels.get(traffic) or self._connect(traffic))
             except _tcp.Lost as error:
                 self._channels.pop(traffic, None)
                 raise Unreachable(f"region {self._name}: the owner is gone, or the network is down: {error}") from None
@@ -121,6 +125,7 @@ class TcpRegion(RemoteRegion):
             held.generation,
             held.rkey,
             held.length,
+            held.rights,
             LANES[traffic].traffic_class,
             traffic is TrafficClass.KV,
             self._link,
@@ -136,6 +141,8 @@ class TcpRegion(RemoteRegion):
             )
         if status == _tcp.WRONG_KEY:
             return WrongKey(f"region {self._name}: rkey {self.descriptor.rkey:#x} gives no right to it")
+        if status == _tcp.NO_RIGHT:
+            return NoRight(f"region {self._name}: its owner gives fewer rights than its descriptor claims")
         return OutOfBounds(f"region {self._name}: its owner refuses the batch; the descriptor's length is wrong")
 
 
@@ -147,3 +154,5 @@ def _wire(operation: Operation) -> tuple[int, int, Bytes | int, int]:
             return _tcp.WRITE, offset, data, 0
         case CompareSwap(offset, expected, desired):
             return _tcp.SWAP, offset, expected, desired
+        case FetchAdd(offset, add):
+            return _tcp.ADD, offset, add % 2**64, 0

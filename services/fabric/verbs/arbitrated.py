@@ -12,7 +12,7 @@ import numpy as np
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric._tcp import Traffic
 from services.fabric.errors import OutOfBounds, Unreachable
-from services.fabric.operations import CompareSwap, Operation, Read, TrafficClass, Write
+from services.fabric.operations import Atomic, Operation, Read, TrafficClass, Write
 from services.fabric.remote_region import RemoteRegion
 from services.fabric.tcp.link import PROCESS_LINK, Link
 from services.fabric.verbs.region import VerbsRegion
@@ -55,6 +55,9 @@ class ArbitratedRegion(RemoteRegion):
 
     def close(self) -> None:
         self._inner.close()
+
+    def interrupt(self) -> None:
+        self._inner.interrupt()
 
     def mapped(self) -> memoryview | None:
         return self._inner.mapped()
@@ -119,7 +122,7 @@ def chunks(
 
 def _pieces(operation: Operation, room: int, size: Callable[[], int]) -> Iterator[tuple[Operation, bool]]:
     length, done = _bytes(operation), 0
-    if length <= room or isinstance(operation, CompareSwap):
+    if length <= room or isinstance(operation, Atomic):
         yield operation, True
         return
     flat = np.frombuffer(operation.into if isinstance(operation, Read) else operation.data, np.uint8)
@@ -134,7 +137,7 @@ def _pieces(operation: Operation, room: int, size: Callable[[], int]) -> Iterato
 
 
 def _bytes(operation: Operation) -> int:
-    if isinstance(operation, CompareSwap):
+    if isinstance(operation, Atomic):
         return WORD
     memory = operation.into if isinstance(operation, Read) else operation.data
     return memory.nbytes if isinstance(memory, np.ndarray | memoryview) else len(memory)

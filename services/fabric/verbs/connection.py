@@ -3,14 +3,13 @@
 import queue
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import grpc
 
 from hostless.v1 import fabric_pb2 as pb
 from hostless.v1 import fabric_pb2_grpc
 from services.fabric import region_file
-from services.fabric.errors import FabricError, StaleRegion, Unreachable, WrongKey
+from services.fabric.errors import FabricError, NoRight, StaleRegion, Unreachable, WrongKey
 from services.fabric.lanes import LANES
 from services.fabric.operations import TrafficClass
 from services.fabric.verbs.core import STAGING_BYTES, Device, Far
@@ -31,12 +30,16 @@ class Connection:
     """
 
     def __init__(self, device: Device, descriptor: pb.RegionDescriptor, traffic: TrafficClass) -> None:
-        """Raises StaleRegion, WrongKey, Unreachable, or another FabricError."""
+        """Raises StaleRegion, WrongKey, NoRight, Unreachable, or another FabricError."""
         self._ended: FabricError | None = None
         self.pair = device.queue_pair(staging_bytes=STAGING_BYTES)
         self._channel = grpc.insecure_channel(descriptor.address, options=OPTIONS)
         request = pb.ConnectRequest(
-            generation=descriptor.generation, rkey=descriptor.rkey, traffic=traffic.value, end=self.pair.end()
+            generation=descriptor.generation,
+            rkey=descriptor.rkey,
+            traffic=traffic.value,
+            end=self.pair.end(),
+            rights=descriptor.rights,
         )
         try:
             far = self._meet(request)
@@ -47,16 +50,10 @@ class Connection:
         self.memory = Far(far.address, descriptor.length, far.key)
         self.header = Far(far.header_address, region_file.PAGE_BYTES, far.header_key)
 
-    @contextmanager
-    def using(self) -> Iterator[None]:
-        """Around what uses the pair: an error ends the connection, and what the owner told explains it."""
-        try:
-            yield
-        except FabricError as error:
-            if self._ended is None:
-                self._ended = error
-                raise
-            raise self._ended from None
+    def failed(self, error: FabricError) -> FabricError:
+        """Of the pair, which is of no use any more. Answers what explains it: the owner may have told why before."""
+        self._ended = self._ended or error
+        return self._ended
 
     @property
     def alive(self) -> bool:
@@ -101,6 +98,8 @@ def _refusal(failure: grpc.RpcError) -> FabricError:
         return StaleRegion(f"{text}; ask its owner for a new descriptor")
     if code is grpc.StatusCode.PERMISSION_DENIED:
         return WrongKey(text)
+    if code is grpc.StatusCode.OUT_OF_RANGE:
+        return NoRight(text)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED):
         return Unreachable(f"the owner is gone, or the network to it is down: {text}")
     return FabricError(f"{code.name}: {text}")

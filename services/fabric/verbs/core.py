@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from hostless.v1.fabric_pb2 import QueuePairEnd
 from services.fabric.errors import FabricError, StaleRegion, Unreachable
 from services.fabric.lanes import Lane
-from services.fabric.operations import Operation
+from services.fabric.operations import Atomic, Operation
+from services.fabric.rights import Rights
 
 PORT = 1
 WORD = 8
@@ -51,13 +52,23 @@ class Access(enum.IntFlag):
     REMOTE_ATOMIC = 8
 
 
-REMOTE = Access.REMOTE_READ | Access.REMOTE_WRITE | Access.REMOTE_ATOMIC
+_ACCESS = (
+    (Rights.READ, Access.REMOTE_READ),
+    (Rights.WRITE, Access.REMOTE_WRITE | Access.LOCAL_WRITE),
+    (Rights.ATOMIC, Access.REMOTE_ATOMIC | Access.LOCAL_WRITE),
+)
+
+
+def access_of(rights: Rights) -> Access:
+    """What memory is registered with, for peers with these rights. What peers change, the device must be let write."""
+    return Access(sum({flag for right, access in _ACCESS if right & rights for flag in access}))
 
 
 class Kind(enum.IntEnum):
     READ = 1
     WRITE = 2
     SWAP = 3
+    ADD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +91,9 @@ class Registration(Protocol):
 class QueuePair(Protocol):
     """One end of a reliable connection. Verbs: `end` to tell the other end, `connect` to what that told, run, close.
 
-    The three that run operations, of nothing but bytes inside `far`, return when all are complete, in order. After an
-    error the queue pair is of no use any more. They raise StaleRegion, Unreachable or FabricError. Not for two
-    threads at a time, but `lose` is for any.
+    The three that run operations return when all are complete, in order. They raise IndexError for bytes outside `far`
+    and ValueError for words that are not aligned, before anything is done; StaleRegion, Unreachable or FabricError
+    when the queue pair is of no use any more. Not for two threads at a time, but `lose` is for any.
     """
 
     def end(self) -> QueuePairEnd:
@@ -94,7 +105,7 @@ class QueuePair(Protocol):
         ...
 
     def post(self, operations: Sequence[Operation], far: Far) -> list[int | None]:
-        """Answers, in order, the word found by each CompareSwap, else None."""
+        """Answers, in order, the word found by each atomic, else None."""
         ...
 
     def move(
@@ -141,6 +152,16 @@ class Device(Protocol):
         Raises TransportUnavailable.
         """
         ...
+
+
+def check(operations: Sequence[Operation], lengths: Sequence[int], far: Far) -> None:
+    """Raises IndexError or ValueError, as the native core does."""
+    for operation, length in zip(operations, lengths, strict=True):
+        offset = operation.offset
+        if offset < 0 or offset + length > far.length:
+            raise IndexError(f"bytes [{offset}, +{length}) of a region of {far.length} bytes")
+        if isinstance(operation, Atomic) and offset % WORD:
+            raise ValueError(f"offset {offset} of an 8-byte word is not a multiple of 8")
 
 
 _LOST_TRIES = (12, 13, 20)  # IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_RESP_TIMEOUT_ERR

@@ -11,7 +11,7 @@ from hostless.v1.fabric_pb2 import QueuePairEnd
 from services.fabric import _verbs
 from services.fabric.errors import FabricError, TransportUnavailable, Unreachable
 from services.fabric.lanes import Lane
-from services.fabric.operations import Bytes, CompareSwap, Operation, Read
+from services.fabric.operations import Atomic, Bytes, CompareSwap, FetchAdd, Operation, Read
 from services.fabric.verbs.core import (
     MOST_READS,
     NO_DMABUF,
@@ -105,7 +105,7 @@ class NativeQueuePair:
             ) from None
 
     def post(self, operations: Sequence[Operation], far: Far) -> list[int | None]:
-        found = [bytearray(WORD) if isinstance(operation, CompareSwap) else None for operation in operations]
+        found = [bytearray(WORD) if isinstance(operation, Atomic) else None for operation in operations]
         batch = [_entry(operation, word) for operation, word in zip(operations, found, strict=True)]
         _finish(self._pair.post(batch, far.address, far.length, far.key))
         return [None if word is None else int.from_bytes(word, "little") for word in found]
@@ -134,6 +134,9 @@ def _entry(operation: Operation, word: bytearray | None) -> tuple[int, int, Byte
     if isinstance(operation, CompareSwap):
         assert word is not None
         return Kind.SWAP, operation.offset, word, operation.expected, operation.desired
+    if isinstance(operation, FetchAdd):
+        assert word is not None
+        return Kind.ADD, operation.offset, word, operation.add % 2**64, 0
     if isinstance(operation, Read):
         return Kind.READ, operation.offset, operation.into, 0, 0
     return Kind.WRITE, operation.offset, operation.data, 0, 0

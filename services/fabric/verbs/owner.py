@@ -10,11 +10,12 @@ import grpc
 from hostless.v1 import fabric_pb2 as pb
 from hostless.v1 import fabric_pb2_grpc
 from services.fabric import region_file
-from services.fabric.errors import FabricError, StaleRegion, WrongKey
+from services.fabric.errors import FabricError, NoRight, StaleRegion, WrongKey
 from services.fabric.lanes import LANES
 from services.fabric.operations import TrafficClass
 from services.fabric.region import MemoryRegion
-from services.fabric.verbs.core import REMOTE, Access, Device, QueuePair
+from services.fabric.rights import too_many
+from services.fabric.verbs.core import Access, Device, QueuePair, access_of
 from services.fabric.verbs.device import local_device
 
 log = logging.getLogger(__name__)
@@ -36,14 +37,20 @@ class VerbsPublication:
     def __init__(self, device: Device, region: MemoryRegion, address: str) -> None:
         """Raises OSError."""
         self.descriptor = pb.RegionDescriptor(
-            transport="verbs", address=address, length=region.length, rkey=region.rkey, generation=region.generation
+            transport="verbs",
+            address=address,
+            length=region.length,
+            rkey=region.rkey,
+            generation=region.generation,
+            rights=region.peers_may,
         )
         self.ended = threading.Event()
         self._lock = threading.Lock()
         self._device, self._region = device, region
         self._pairs: dict[QueuePair, threading.Event] = {}
         at = region.view.ctypes.data
-        self.memory = device.register(at, region.length, REMOTE | Access.LOCAL_WRITE)
+        self._access = access_of(region.peers_may)
+        self.memory = device.register(at, region.length, self._access)
         page = region_file.PAGE_BYTES
         self.header = device.register(at - page, page, Access.REMOTE_READ)
 
@@ -55,12 +62,14 @@ class VerbsPublication:
     def admit(self, request: pb.ConnectRequest, gone: threading.Event) -> tuple[QueuePair, pb.ConnectReply]:
         """This end of a new queue pair, connected; `gone` is set when the region ends.
 
-        Raises StaleRegion, WrongKey, FabricError, or ValueError for a traffic class that is none.
+        Raises StaleRegion, WrongKey, NoRight, FabricError, or ValueError for a traffic class that is none.
         """
         if request.rkey != self.descriptor.rkey:
             raise WrongKey(f"rkey {request.rkey:#x} gives no right to the region of generation {request.generation}")
+        if request.rights & ~self.descriptor.rights:
+            raise too_many(f"of generation {request.generation}", request.rights, self.descriptor.rights)
         lane = LANES[TrafficClass(request.traffic)]
-        pair = self._device.queue_pair(REMOTE)
+        pair = self._device.queue_pair(self._access | Access.REMOTE_READ)  # the header is read by all
         try:
             pair.connect(request.end, lane)
             with self._lock:
@@ -140,6 +149,8 @@ class VerbsPublisher(fabric_pb2_grpc.QueuePairsServicer):  # type: ignore[misc]
             pair, reply = publication.admit(request, gone)
         except WrongKey as error:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+        except NoRight as error:
+            context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
         except StaleRegion as error:
             context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         except (FabricError, ValueError) as error:

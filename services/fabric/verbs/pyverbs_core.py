@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hostless.v1.fabric_pb2 import QueuePairEnd
 from services.fabric.errors import FabricError, TransportUnavailable, Unreachable
 from services.fabric.lanes import Lane
-from services.fabric.operations import CompareSwap, Operation, Read, Write
+from services.fabric.operations import Atomic, CompareSwap, FetchAdd, Operation, Read, Write
 from services.fabric.remote_region import pieces
 from services.fabric.verbs import rounds
 from services.fabric.verbs.core import (
@@ -29,6 +29,7 @@ from services.fabric.verbs.core import (
     Access,
     Far,
     Kind,
+    check,
     failure,
     locked_memory,
 )
@@ -99,7 +100,8 @@ class PyverbsQueuePair:
         self._requests = 0
         self._lost = False
         qp = pyverbs("qp")
-        operations = e.IBV_QP_EX_WITH_RDMA_WRITE | e.IBV_QP_EX_WITH_RDMA_READ | e.IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        operations = e.IBV_QP_EX_WITH_RDMA_WRITE | e.IBV_QP_EX_WITH_RDMA_READ
+        operations |= e.IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | e.IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
         try:
             with device.lock:
                 self._completions = pyverbs("cq").CQ(device.context, DEPTH + 1)
@@ -160,6 +162,7 @@ class PyverbsQueuePair:
     def post(self, operations: Sequence[Operation], far: Far) -> list[int | None]:
         views = [_view(operation) for operation in operations]
         lengths = [WORD if view is None else len(view) for view in views]
+        check(operations, lengths, far)
         answers: list[int | None] = [None] * len(operations)
         staging = self._staging
         for now in rounds.rounds(operations, lengths, far.length, len(staging)):
@@ -173,7 +176,7 @@ class PyverbsQueuePair:
                 begin, view = piece.staged + piece.lead, views[piece.index]
                 if piece.kind is Kind.READ and view is not None:
                     view[piece.begin : piece.end] = staging[begin : begin + piece.end - piece.begin]
-                elif piece.kind is Kind.SWAP:
+                elif piece.kind in (Kind.SWAP, Kind.ADD):
                     answers[piece.index] = int(staging[begin : begin + WORD].view(np.uint64)[0])
         return answers
 
@@ -221,9 +224,11 @@ class PyverbsQueuePair:
             elif kind is Kind.READ:
                 pair.wr_rdma_read(far.key, remote)
             else:
-                swap = operations[piece.index]
-                assert isinstance(swap, CompareSwap)
-                pair.wr_atomic_cmp_swp(far.key, remote, swap.expected, swap.desired)
+                atomic = operations[piece.index]
+                if isinstance(atomic, CompareSwap):
+                    pair.wr_atomic_cmp_swp(far.key, remote, atomic.expected, atomic.desired)
+                elif isinstance(atomic, FetchAdd):
+                    pair.wr_atomic_fetch_add(far.key, remote, atomic.add % 2**64)
             if inline:
                 pair.wr_set_inline_data(local, piece.length)
             else:
@@ -256,8 +261,8 @@ class PyverbsQueuePair:
 
 
 def _view(operation: Operation) -> Flat | None:
-    """An operation's memory as flat bytes; None for a swap, which has none."""
-    if isinstance(operation, CompareSwap):
+    """An operation's memory as flat bytes; None for an atomic, which has none."""
+    if isinstance(operation, Atomic):
         return None
     memory: Any = operation.into if isinstance(operation, Read) else operation.data
     flat = np.frombuffer(memory, np.uint8) if memoryview(memory).nbytes else np.empty(0, np.uint8)

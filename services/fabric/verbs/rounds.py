@@ -6,7 +6,7 @@ verbs_core.hpp does the same for the native core.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from services.fabric.operations import CompareSwap, Operation, Read, Write
+from services.fabric.operations import Atomic, CompareSwap, Operation, Read, Write
 from services.fabric.verbs.core import DEPTH, WORD, Kind
 
 
@@ -58,8 +58,9 @@ def rounds(
 
 def _piece(operation: Operation, index: int, done: int, size: int, length: int, staged: int, room: int) -> Piece:
     at = operation.offset + done
-    if isinstance(operation, CompareSwap):
-        return Piece(Kind.SWAP, index, done, size, at, staged, length=WORD)
+    if isinstance(operation, Atomic):
+        kind = Kind.SWAP if isinstance(operation, CompareSwap) else Kind.ADD
+        return Piece(kind, index, done, size, at, staged, length=WORD)
     if isinstance(operation, Write):
         take = min(size - done, room)
         take = take if done + take == size else take // WORD * WORD

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.hosting import RegionHost
 from services.fabric.region import MemoryRegion
+from services.fabric.rights import Rights
 
 
 class LoadBuffer:
@@ -23,7 +24,7 @@ class LoadBuffer:
         """Raises OSError when there is no memory for the region."""
         if self._region is None:
             name = f"{self._name}.{secrets.token_hex(4)}"
-            self._region = self._regions.create(name, self.blocks * self._block_bytes)
+            self._region = self._regions.create(name, self.blocks * self._block_bytes, Rights.WRITE)
         return self._region.descriptor()
 
     def block(self, at: int) -> NDArray[np.uint8]:

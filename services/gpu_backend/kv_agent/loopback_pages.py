@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from services.fabric.errors import FabricError
 from services.fabric.hosting import RegionHost
 from services.fabric.operations import TrafficClass
+from services.fabric.rights import Rights
 from services.fabric.transports import open_region
 from services.gpu_backend.kv_agent.pages import Pages
 
@@ -32,7 +33,8 @@ class LoopbackPages:
         """Raises OSError when there is no memory, FabricError when the way back can't be connected."""
         self.block_bytes = pages.block_bytes
         self._pages = pages
-        self._region = regions.create(f"copies.{name}.{secrets.token_hex(4)}", 2 * self.block_bytes)
+        own = f"copies.{name}.{secrets.token_hex(4)}"
+        self._region = regions.create(own, 2 * self.block_bytes, Rights.READ | Rights.WRITE)
         try:
             self._way = open_region(self._region.descriptor())
         except BaseException:

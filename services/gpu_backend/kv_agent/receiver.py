@@ -12,6 +12,7 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.common.keys import BLOCK_TOKENS
 from services.fabric.hosting import RegionHost
 from services.fabric.region import MemoryRegion
+from services.fabric.rights import Rights
 from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, LargerThanAll, Share
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
@@ -249,7 +250,8 @@ class Receiver:
     def _region(self, inbound: Inbound) -> MemoryRegion:
         if inbound.region is None:
             name = f"{self._name}.{secrets.token_hex(6)}"
-            inbound.region = self._regions.create(name, inbound.blocks * self._kv_pages.block_bytes)
+            length = inbound.blocks * self._kv_pages.block_bytes
+            inbound.region = self._regions.create(name, length, Rights.READ | Rights.WRITE)
         return inbound.region
 
     def _lose(self, inbound: Inbound, why: str) -> None:

@@ -8,7 +8,9 @@ import pytest
 from services.fabric.hosting import RegionHost
 from services.fabric.region import MemoryRegion
 from services.fabric.remote_region import RemoteRegion
+from services.fabric.rights import Rights
 from services.fabric.transports import open_region
+from services.fabric.verbs.arbitrated import LANES_VARIABLE
 from tests.fabric.conformance.benches import BENCHES, Bench
 
 LENGTH = 1 << 16
@@ -17,10 +19,11 @@ LENGTH = 1 << 16
 HERE = [bench for bench in BENCHES if not bench.missing()]
 
 
-@pytest.fixture(params=HERE, ids=[bench.name for bench in HERE])
+@pytest.fixture(params=HERE, ids=[bench.label for bench in HERE])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     chosen: Bench = request.param
     monkeypatch.setenv("HOSTLESS_SHM", str(tmp_path))
+    monkeypatch.setenv(LANES_VARIABLE, chosen.lanes)
     return chosen
 
 
@@ -32,7 +35,7 @@ def host(bench: Bench) -> Iterator[RegionHost]:
 
 @pytest.fixture
 def region(host: RegionHost) -> Iterator[MemoryRegion]:
-    with host.create("conformance", LENGTH) as region:
+    with host.create("conformance", LENGTH, Rights.ALL) as region:
         yield region
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.hosting import RegionHost
+from services.fabric.rights import Rights
 
 END_S = 20.0
 
@@ -29,7 +30,7 @@ def owner(transport: str, name: str, length: int) -> Iterator[tuple["subprocess.
 
 
 def main(transport: str, name: str, length: str) -> None:
-    with RegionHost(transport, "127.0.0.1:0") as host, host.create(name, int(length)) as region:
+    with RegionHost(transport, "127.0.0.1:0") as host, host.create(name, int(length), Rights.ALL) as region:
         print(region.descriptor().SerializeToString().hex(), flush=True)
         sys.stdin.read()
 

@@ -5,7 +5,7 @@ import pytest
 from tests.fabric.conformance.benches import BENCHES, Bench
 
 
-@pytest.mark.parametrize("bench", BENCHES, ids=lambda bench: bench.name)
+@pytest.mark.parametrize("bench", BENCHES, ids=lambda bench: bench.label)
 def test_is_tested(bench: Bench) -> None:
     if why := bench.missing():
-        pytest.skip(f"transport {bench.name} was not tested: {why}")
+        pytest.skip(f"transport {bench.label} was not tested: {why}")

@@ -9,6 +9,7 @@ import pytest
 from services.fabric.errors import FabricError, NotARegion, StaleRegion, Unreachable
 from services.fabric.hosting import RegionHost
 from services.fabric.operations import TrafficClass
+from services.fabric.rights import Rights
 from services.fabric.transports import open_region
 from tests.fabric.conformance.benches import Bench
 from tests.fabric.conformance.owner import owner
@@ -65,7 +66,7 @@ def test_an_owner_killed_in_the_middle_of_a_transfer(bench: Bench) -> None:
 
 def test_a_peer_killed_leaves_the_owner_whole(bench: Bench, host: RegionHost) -> None:
     """Here the peer is this test's other process: an owner of nothing that the region depends on."""
-    with host.create("survivor", 4096) as region:
+    with host.create("survivor", 4096, Rights.ALL) as region:
         survivor = open_region(region.descriptor())
         with owner(bench.name, "stranger", 4096) as (process, descriptor):
             stranger = open_region(descriptor)

@@ -8,6 +8,7 @@ from services.fabric.hosting import RegionHost
 from services.fabric.operations import CompareSwap, Operation, Read, Write
 from services.fabric.region import MemoryRegion
 from services.fabric.remote_region import RemoteRegion
+from services.fabric.rights import Rights
 from services.fabric.transports import open_region
 from tests.fabric.conformance.benches import Bench
 from tests.fabric.conformance.conftest import LENGTH
@@ -33,8 +34,9 @@ def test_bounds_are_kept_and_named(remote: RemoteRegion, region: MemoryRegion, o
 
 
 def test_words_must_be_aligned(remote: RemoteRegion) -> None:
-    with pytest.raises(ValueError, match="offset 12 of an 8-byte word is not a multiple of 8"):
-        remote.cas(12, 0, 1)
+    for attempt in (lambda: remote.cas(12, 0, 1), lambda: remote.fetch_add(12, 1)):
+        with pytest.raises(ValueError, match="offset 12 of an 8-byte word is not a multiple of 8"):
+            attempt()
 
 
 def test_a_negative_offset_is_no_offset(remote: RemoteRegion) -> None:
@@ -67,7 +69,7 @@ def test_an_address_of_nobody_is_refused(bench: Bench, region: MemoryRegion) -> 
 
 
 def test_a_closed_region_is_refused_at_the_next_operation(host: RegionHost) -> None:
-    region = host.create("closing", LENGTH)
+    region = host.create("closing", LENGTH, Rights.ALL)
     remote = open_region(region.descriptor())
     remote.write(0, b"12345678")
     remote.verify()
@@ -84,11 +86,11 @@ def test_a_closed_region_is_refused_at_the_next_operation(host: RegionHost) -> N
 
 
 def test_a_new_region_of_that_name_is_another(host: RegionHost) -> None:
-    old = host.create("again", LENGTH)
+    old = host.create("again", LENGTH, Rights.ALL)
     descriptor = old.descriptor()
     remote = open_region(descriptor)
     old.close()
-    with host.create("again", LENGTH) as new:
+    with host.create("again", LENGTH, Rights.ALL) as new:
         with pytest.raises(StaleRegion):
             remote.write(0, b"old")
         with pytest.raises(StaleRegion):
@@ -102,7 +104,7 @@ def test_a_new_region_of_that_name_is_another(host: RegionHost) -> None:
 
 
 def test_closing_twice_is_closing_once(host: RegionHost) -> None:
-    region = host.create("twice", LENGTH)
+    region = host.create("twice", LENGTH, Rights.ALL)
     remote = open_region(region.descriptor())
     for _ in range(2):
         remote.close()

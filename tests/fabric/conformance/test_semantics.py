@@ -5,9 +5,10 @@ import threading
 
 import numpy as np
 
-from services.fabric.operations import CompareSwap, Operation, Read, TrafficClass, Write
+from services.fabric.operations import CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
 from services.fabric.region import MemoryRegion
 from services.fabric.remote_region import RemoteRegion
+from services.fabric.rights import Rights
 from services.fabric.transports import open_region
 from tests.fabric.conformance.conftest import LENGTH
 
@@ -40,6 +41,16 @@ def test_swaps_of_any_word(remote: RemoteRegion, region: MemoryRegion) -> None:
         assert remote.cas(LENGTH - 8, word, 0) == word
 
 
+def test_adds_to_any_word(remote: RemoteRegion, region: MemoryRegion) -> None:
+    word = region.view[-8:].view(np.uint64)
+    for add, found, now in ((5, 0, 5), (2**64 - 1, 5, 4), (-7, 4, 2**64 - 3), (3, 2**64 - 3, 0)):
+        assert remote.fetch_add(LENGTH - 8, add) == found
+        assert int(word[0]) == now
+    both = remote.post([FetchAdd(8, 2), CompareSwap(8, 2, 40), FetchAdd(8, 2), Write(8, bytes(8)), FetchAdd(8, 1)])
+    assert both == [0, 2, 40, None, 0]
+    assert int(region.view[8:16].view(np.uint64)[0]) == 1
+
+
 def test_ten_thousand_operations_against_a_shadow(remote: RemoteRegion, region: MemoryRegion) -> None:
     chance = random.Random(7)
     shadow = bytearray(LENGTH)
@@ -59,10 +70,14 @@ def test_ten_thousand_operations_against_a_shadow(remote: RemoteRegion, region: 
 
 def _random(chance: random.Random, shadow: bytearray) -> tuple[Operation, bytes | int | None]:
     """An operation, what it answers, and its effect on the shadow."""
-    kind = chance.choice("rwc")
-    if kind == "c":
+    kind = chance.choice("rwca")
+    if kind in "ca":
         at = chance.randrange(64) * 8
         word = int.from_bytes(shadow[at : at + 8], "little")
+        if kind == "a":
+            add = chance.getrandbits(64)
+            shadow[at : at + 8] = ((word + add) % 2**64).to_bytes(8, "little")
+            return FetchAdd(at, add), word
         expected, desired = chance.choice((word, word ^ 1)), chance.getrandbits(64)
         if expected == word:
             shadow[at : at + 8] = desired.to_bytes(8, "little")
@@ -97,7 +112,7 @@ def test_bulk_operations(remote: RemoteRegion, region: MemoryRegion) -> None:
 def test_large_copies_arrive_whole(host, bench) -> None:  # type: ignore[no-untyped-def]
     length = (3 << 20) + 24
     data = np.random.default_rng(1).integers(0, 256, length - 13, np.uint8)
-    with host.create("large", length) as region:
+    with host.create("large", length, Rights.ALL) as region:
         remote = open_region(region.descriptor())
         for offset in (0, 3, 8):
             remote.write(offset, data, TrafficClass.KV)
@@ -176,6 +191,23 @@ def test_one_swap_of_many_wins(region: MemoryRegion) -> None:
     for thread in threads:
         thread.join()
     assert int(region.view[:8].view(np.uint64)[0]) == 3 * each
+
+
+def test_adds_of_many_all_count(region: MemoryRegion) -> None:
+    each = 200
+
+    def add() -> None:
+        remote = open_region(region.descriptor())
+        for _ in range(each):
+            remote.fetch_add(0, 3)
+        remote.close()
+
+    threads = [threading.Thread(target=add) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert int(region.view[:8].view(np.uint64)[0]) == 3 * 3 * each
 
 
 def test_one_region_from_many_threads(remote: RemoteRegion, region: MemoryRegion) -> None:

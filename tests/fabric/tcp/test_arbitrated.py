@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric._tcp import ArbiterSettings, Link, Traffic
 from services.fabric.errors import OutOfBounds, UnknownTransport, Unreachable
-from services.fabric.operations import CompareSwap, Operation, Read, TrafficClass, Write
+from services.fabric.operations import Atomic, CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
 from services.fabric.region import MemoryRegion
 from services.fabric.remote_region import RemoteRegion
 from services.fabric.transports import open_region
@@ -29,13 +29,13 @@ def region(tmp_path: Path) -> Iterator[MemoryRegion]:
         yield region
 
 
-@given(st.lists(st.tuples(st.sampled_from("rwc"), st.integers(0, 999), st.integers(0, 300)), max_size=20),
+@given(st.lists(st.tuples(st.sampled_from("rwca"), st.integers(0, 999), st.integers(0, 300)), max_size=20),
        st.integers(32, 200))  # fmt: skip
 def test_chunks_are_the_operations_in_order(kinds: list[tuple[str, int, int]], size: int) -> None:
     operations: list[Operation] = []
     for kind, offset, length in kinds:
-        if kind == "c":
-            operations.append(CompareSwap(offset * 8, 0, 1))
+        if kind in "ca":
+            operations.append(CompareSwap(offset * 8, 0, 1) if kind == "c" else FetchAdd(offset * 8, 1))
         else:
             operations.append(Read(offset, bytearray(length)) if kind == "r" else Write(offset, bytes(length)))
     ended, at = 0, 0  # whole operations so far, and bytes of the next one
@@ -46,7 +46,7 @@ def test_chunks_are_the_operations_in_order(kinds: list[tuple[str, int, int]], s
             whole = operations[ended]
             assert type(piece) is type(whole)
             assert piece.offset == whole.offset + at
-            length = 8 if isinstance(piece, CompareSwap) else len(piece.into if isinstance(piece, Read) else piece.data)
+            length = 8 if isinstance(piece, Atomic) else len(piece.into if isinstance(piece, Read) else piece.data)
             total, at = total + length, at + length
             if last:
                 ended, at = ended + 1, 0
@@ -63,7 +63,7 @@ def test_random_posts_against_a_shadow(region: MemoryRegion) -> None:
         operations: list[Operation] = []
         expected: list[bytes | int | None] = []
         for _ in range(chance.randrange(1, 12)):
-            length, kind = chance.choice((3, 8, 5000, 30_000)), chance.choice("rwc")
+            length, kind = chance.choice((3, 8, 5000, 30_000)), chance.choice("rwca")
             at = chance.randrange(LENGTH - length)
             if kind == "w":
                 data = chance.randbytes(length)
@@ -73,6 +73,12 @@ def test_random_posts_against_a_shadow(region: MemoryRegion) -> None:
             elif kind == "r":
                 operations.append(Read(at, bytearray(length)))
                 expected.append(bytes(shadow[at : at + length]))
+            elif kind == "a":
+                at -= at % 8
+                found = int.from_bytes(shadow[at : at + 8], "little")
+                shadow[at : at + 8] = ((found + length) % 2**64).to_bytes(8, "little")
+                operations.append(FetchAdd(at, length))
+                expected.append(found)
             else:
                 at -= at % 8
                 found = int.from_bytes(shadow[at : at + 8], "little")

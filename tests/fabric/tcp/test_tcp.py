@@ -15,6 +15,7 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.errors import FabricError, NotARegion, OutOfBounds, StaleRegion, Unreachable
 from services.fabric.operations import CompareSwap, Operation, Read, TrafficClass, Write
 from services.fabric.region import MemoryRegion
+from services.fabric.rights import Rights
 from services.fabric.tcp.agent import TcpPublisher
 from services.fabric.tcp.link import ArbiterSettings, Link
 from services.fabric.tcp.region import TcpRegion
@@ -154,8 +155,8 @@ def test_a_refused_batch_among_others_changes_nothing(region: MemoryRegion) -> N
     "said",
     [
         b"GET / HTTP/1.1\r\n\r\n" + bytes(100),
-        struct.pack("<QII", 0x31504354534C4848, 0, 0) + struct.pack("<QQIIQ", 1, 2, 1 << 20, 0, 0),
-        struct.pack("<QII", 0x31504354534C4848, 0, 0) + bytes(5),
+        struct.pack("<QII", 0x32504354534C4848, 0, 0) + struct.pack("<QQIIQ", 1, 2, 1 << 20, 0, 0),
+        struct.pack("<QII", 0x32504354534C4848, 0, 0) + bytes(5),
         b"",
     ],
     ids=["another protocol", "too many operations", "half a head", "nothing"],
@@ -170,6 +171,68 @@ def test_strangers_at_the_port_do_no_harm(remote: TcpRegion, publisher: TcpPubli
             assert stranger.recv(1) == b""
     remote.write(0, b"fine")
     assert remote.read(0, 4) == b"fine"
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "claimed", "status"),
+    [(0, 2, 2, 5), (1, 1, 1, 5), (2, 3, 3, 5), (3, 3, 3, 5), (0, 1, 3, 5), (0, 1, 1, 0), (3, 4, 4, 0)],
+    ids=["read", "write", "swap", "add", "claims more", "may read", "may add"],
+)
+def test_the_owner_itself_keeps_the_rights(
+    publisher: TcpPublisher, tmp_path: Path, kind: int, given: int, claimed: int, status: int
+) -> None:
+    """Whatever a peer's own code checks: by the bytes that cross the wire."""
+    host, _, port = publisher.address.rpartition(":")
+    with (
+        MemoryRegion.create("wire", 4096, Rights(given), directory=tmp_path) as region,
+        socket.create_connection((host, int(port)), 10) as peer,
+    ):
+        publisher.publish(region)
+        peer.sendall(struct.pack("<QII", 0x32504354534C4848, 0, 0))
+        written = b"12345678" if kind == 1 else b""
+        head = struct.pack("<QQIIQ", region.generation, region.rkey, 1, claimed, len(written))
+        peer.sendall(head + struct.pack("<QQQ", kind, 8 if kind < 2 else 0, 0) + written)
+        said = peer.recv(16, socket.MSG_WAITALL)
+        assert struct.unpack("<IIQ", said)[0] == status
+        assert not region.view.any()
+
+
+def test_strangers_make_room_for_peers(remote: TcpRegion, publisher: TcpPublisher, region: MemoryRegion) -> None:
+    """Who holds all the connections that an owner takes, and shows no key, keeps nobody out."""
+    host, _, port = publisher.address.rpartition(":")
+    with contextlib.ExitStack() as strangers:
+        for _ in range(300):
+            strangers.enter_context(socket.create_connection((host, int(port)), 10))
+        fresh = TcpRegion.open(region.descriptor())
+        fresh.write(0, b"fine", TrafficClass.KV)
+        assert remote.read(0, 4) == b"fine"
+        fresh.close()
+
+
+def test_an_interrupted_call_fails_and_all_that_come() -> None:
+    with owner("tcp", "stopped", LENGTH) as (process, descriptor):
+        remote = TcpRegion(descriptor, silence_s=60.0)
+        remote.write(0, b"before")
+        process.send_signal(signal.SIGSTOP)
+        ends: list[BaseException] = []
+
+        def push() -> None:
+            try:
+                remote.write(0, np.zeros(LENGTH, np.uint8))
+            except FabricError as error:
+                ends.append(error)
+
+        pushing = threading.Thread(target=push)
+        pushing.start()
+        while not remote._locks[TrafficClass.MODEL].locked():
+            pass
+        remote.interrupt()
+        pushing.join(20)
+        process.send_signal(signal.SIGCONT)
+        assert isinstance(ends[0], FabricError)
+        with pytest.raises(FabricError, match="closed here"):
+            remote.read(0, 1)
+        remote.close()
 
 
 def test_a_connection_a_traffic_class_and_none_after_the_end(publisher: TcpPublisher, region: MemoryRegion) -> None:

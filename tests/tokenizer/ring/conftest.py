@@ -8,6 +8,7 @@ import pytest
 
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import RingClient, RingGeometry, RingOwner
+from services.fabric.tcp.agent import TcpPublisher
 from services.fabric.transports import open_region
 from services.tokenizer.attachment import share_of
 from services.tokenizer.reader import Progress, TokenReader
@@ -29,13 +30,21 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+def publisher() -> TcpPublisher | None:
+    """By which rings are reached; none: shared memory."""
+    return None
+
+
+@pytest.fixture
+def rig(tmp_path: Path, publisher: TcpPublisher | None) -> Iterator[Callable[..., Rig]]:
     regions: list[MemoryRegion] = []
 
     def make(slots: int = 64, words: int = 1 << 15, tokens_per_poll: int = 1 << 20) -> Rig:
         geometry = RingGeometry(slots, words, words)
         region = MemoryRegion.create(f"ring-{len(regions)}", geometry.size_bytes, directory=tmp_path)
         regions.append(region)
+        if publisher is not None:
+            publisher.publish(region)
         owner, scheduler = make_ring(region, geometry)
         lease = lease_of(owner, 1)
         ring = RingClient(open_region(lease.ring), share_of(lease))
