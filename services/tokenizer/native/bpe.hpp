@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "added_tokens.hpp"
 #include "alphabet.hpp"
 #include "arena.hpp"
+#include "merging.hpp"
 #include "rewriting.hpp"
 #include "scan/scanner.hpp"
 #include "sentencepiece.hpp"
@@ -31,7 +33,7 @@ class Bpe {
 
   std::size_t table_bytes() const {
     return tables_.merges.bytes() + tables_.alphabet.memory() + tables_.pieces.bytes() + tables_.longs.bytes() +
-           tables_.joins.bytes() + tables_.characters.bytes();
+           tables_.joins.bytes() + tables_.lone.bytes() + tables_.characters.bytes();
   }
 
   // Ids of a valid UTF-8 text of less than 2^31 bytes, in arena.ids; returns how many. Control tokens are found in the
@@ -64,10 +66,12 @@ class Bpe {
   std::size_t cut_and_merge(const std::uint8_t* text, std::size_t size, std::size_t count, Arena& arena) const {
     std::uint32_t* ids = arena.ids.need(count + size, count) + count;  // no token is shorter than a byte
     std::uint32_t* out = ids;
+    Merging merging(tables_.merges);
     std::uint32_t ends[kBatch];
     for (std::size_t begin = 0, cut; (cut = next_pieces(text, size, begin, ends)) > 0; begin = ends[cut - 1]) {
-      out = merge_pieces<true>(text, size, begin, ends, cut, out, arena);
+      out = merge_pieces(text, size, begin, ends, cut, out, arena, merging);
     }
+    out = merging.finish(out);
     return count + static_cast<std::size_t>(out - ids);
   }
 
@@ -75,39 +79,47 @@ class Bpe {
     return cut_ ? cut_(text, size, begin, ends, kBatch) : cut_words(tables_.joins, text, size, begin, ends, kBatch);
   }
 
-  // `divisible`: a piece that is no token may fall apart where nothing ever joins.
-  template <bool divisible>
   std::uint32_t* merge_pieces(const std::uint8_t* text, std::size_t size, std::size_t begin, const std::uint32_t* ends,
-                              std::size_t cut, std::uint32_t* out, Arena& arena) const {
+                              std::size_t cut, std::uint32_t* out, Arena& arena, Merging& merging) const {
     const PieceTable& pieces = tables_.pieces;
     PieceKey keys[kBatch];
     std::uint64_t hashes[kBatch];
     for (std::size_t i = 0, at = begin; i < cut; at = ends[i++]) {
-      if (ends[i] - at > kShortPiece) continue;
-      keys[i] = piece_key(text + at, ends[i] - at, size - at);
-      hashes[i] = keys[i].hash();
-      pieces.prefetch(hashes[i]);
+      std::size_t length = ends[i] - at;
+      if (length <= kShortPiece) {
+        keys[i] = piece_key(text + at, length, size - at);
+        hashes[i] = keys[i].hash();
+        pieces.prefetch(hashes[i]);
+      } else if (may_be_long(text + at, length)) {
+        hashes[i] = pieces.long_hash(text + at, length);
+        pieces.prefetch_long(hashes[i]);
+      }
     }
     for (std::size_t i = 0; i < cut; begin = ends[i++]) {
       std::size_t length = ends[i] - begin;
       std::uint32_t id = kNone;
       if (length <= kShortPiece) {
         id = pieces.find(keys[i], hashes[i]);
-      } else if (length <= pieces.longest()) {
-        id = pieces.find_long(text + begin, length);
+      } else if (may_be_long(text + begin, length)) {
+        id = pieces.find_long(text + begin, length, hashes[i]);
       }
-      if (!divisible && id != kNone && !tables_.made[id]) id = kNone;
       if (id != kNone) {
         *out++ = id;
-      } else if (divisible && tables_.alphabet.lacks(text + begin, length)) {
-        out = merge_rest(text + begin, length, out, arena);
-      } else if (divisible && (!cut_ || !ascii(text + begin, length))) {
-        out = divide(text, size, begin, ends[i], out, arena);
+      } else if (tables_.alphabet.lacks(text + begin, length)) {
+        out = merge_rest(text + begin, length, out, arena, merging);
+      } else if (!cut_ || !ascii(text + begin, length)) {
+        out = divide(text, size, begin, ends[i], out, arena, merging);
       } else {
-        out = merge_piece(text + begin, length, out, arena);
+        out = merge_piece(text + begin, length, out, arena, merging);
       }
     }
     return out;
+  }
+
+  // Whether a piece of more than kShortPiece bytes is worth a look whether it is a token. Where all tokens are what
+  // merging makes, one of East Asian letters is found as soon by merging.
+  bool may_be_long(const std::uint8_t* text, std::size_t length) const {
+    return length <= tables_.pieces.longest() && (text[0] < 0xE0 || !tables_.all_made);
   }
 
   static bool ascii(const std::uint8_t* text, std::size_t size) {
@@ -116,50 +128,92 @@ class Bpe {
     return all < 0x80;
   }
 
+  // A piece that is no token falls apart where nothing ever joins.
   std::uint32_t* divide(const std::uint8_t* text, std::size_t size, std::size_t begin, std::size_t end,
-                        std::uint32_t* out, Arena& arena) const {
+                        std::uint32_t* out, Arena& arena, Merging& merging) const {
     std::uint32_t ends[kBatch];
-    std::size_t count = 0, first = begin;
-    for (std::size_t at = begin, length = char_length(text[at]); at < end;) {
-      std::size_t next = at + length, next_length = next < end ? char_length(text[next]) : 0;
-      if (next == end || !tables_.joins.may(text + at, length, text + next, next_length)) {
-        ends[count++] = static_cast<std::uint32_t>(next);
-        if (next == end && count == 1 && first == begin) return merge_piece(text + begin, end - begin, out, arena);
-        if (next == end || count == kBatch) {
-          out = merge_pieces<false>(text, size, first, ends, count, out, arena);
-          first = next;
-          count = 0;
-        }
+    std::size_t count = 0, first = begin, length = char_length(text[begin]);
+    std::uint32_t point = code_point(text + begin, length);
+    for (std::size_t at = begin + length; at < end; at += length) {
+      length = char_length(text[at]);
+      std::uint32_t before = std::exchange(point, code_point(text + at, length));
+      if (tables_.joins.may(before, text[at - 1], point, text[at])) continue;
+      ends[count++] = static_cast<std::uint32_t>(at);
+      if (count < kBatch) continue;
+      out = merge_parts(text, size, first, ends, count, out, arena, merging);
+      first = at;
+      count = 0;
+    }
+    if (first == begin && !count) return merge_part(text + begin, end - begin, out, arena, merging);
+    ends[count++] = static_cast<std::uint32_t>(end);
+    return merge_parts(text, size, first, ends, count, out, arena, merging);
+  }
+
+  std::uint32_t* merge_parts(const std::uint8_t* text, std::size_t size, std::size_t begin, const std::uint32_t* ends,
+                             std::size_t count, std::uint32_t* out, Arena& arena, Merging& merging) const {
+    PieceKey keys[kBatch];
+    std::uint64_t hashes[kBatch];
+    for (std::size_t i = 0, at = begin; i < count; at = ends[i++]) {
+      std::size_t length = ends[i] - at;
+      if (length > kShortPiece || tables_.lone.has(text[at], length)) continue;
+      keys[i] = piece_key(text + at, length, size - at);
+      hashes[i] = keys[i].hash();
+      tables_.pieces.prefetch(hashes[i]);
+    }
+    for (std::size_t i = 0; i < count; begin = ends[i++]) {
+      std::size_t length = ends[i] - begin;
+      std::uint32_t id = kNone;
+      if (length <= kShortPiece && !tables_.lone.has(text[begin], length)) id = tables_.pieces.find(keys[i], hashes[i]);
+      if (id != kNone && (tables_.all_made || tables_.made[id])) {
+        *out++ = id;
+      } else {
+        out = merge_part(text + begin, length, out, arena, merging);
       }
-      at = next;
-      length = next_length;
     }
     return out;
+  }
+
+  // A part that is no token, or one character.
+  std::uint32_t* merge_part(const std::uint8_t* text, std::size_t size, std::uint32_t* out, Arena& arena,
+                            Merging& merging) const {
+    std::size_t first = char_length(text[0]);
+    if (tables_.lone.has(text[0], size)) return tables_.lone.write(code_point(text, first), out);
+    bool apart = !tables_.characters.none() && tables_.lone.has(text[0], first) && size > first &&
+                 tables_.lone.has(text[first], size - first) && !tables_.joins.edge(text[first - 1], text[first]);
+    if (apart) {  // of two characters: what they would merge to were a token
+      std::uint32_t left = tables_.lone.only(code_point(text, first));
+      std::uint32_t right = tables_.lone.only(code_point(text + first, size - first));
+      if (left != kNone && right != kNone) {
+        *out++ = left;
+        *out++ = right;
+        return out;
+      }
+    }
+    return merge_piece(text, size, out, arena, merging);
   }
 
   // Without the bytes that have no token: what stands around them merges as if they were not there.
-  std::uint32_t* merge_rest(const std::uint8_t* text, std::size_t size, std::uint32_t* out, Arena& arena) const {
+  std::uint32_t* merge_rest(const std::uint8_t* text, std::size_t size, std::uint32_t* out, Arena& arena,
+                            Merging& merging) const {
     std::uint8_t* kept = arena.piece.need(size);
     const std::uint8_t* end = std::copy_if(text, text + size, kept,
                                            [&](std::uint8_t value) { return tables_.alphabet.byte(value) != kNone; });
-    return end == kept ? out : merge_piece(kept, static_cast<std::size_t>(end - kept), out, arena);
+    return end == kept ? out : merge_piece(kept, static_cast<std::size_t>(end - kept), out, arena, merging);
   }
 
-  std::uint32_t* merge_piece(const std::uint8_t* text, std::size_t size, std::uint32_t* out, Arena& arena) const {
+  std::uint32_t* merge_piece(const std::uint8_t* text, std::size_t size, std::uint32_t* out, Arena& arena,
+                             Merging& merging) const {
     if (size <= kByMerges) {
-      Symbol symbols[kShortSymbols];
-      std::size_t count =
-          tables_.characters.none() || ascii(text, size)  // the pairs of bytes are in a table
-              ? short_symbols(tables_.alphabet, tables_.merges, text, 0, size, symbols)
-              : tables_.characters.symbols(tables_.joins, tables_.alphabet, tables_.merges, text, size, symbols);
-      count = merge_short(tables_.merges, symbols, count);
-      for (std::size_t i = 0; i < count; ++i) *out++ = symbols[i].id;
+      if (merging.full()) out = merging.finish(out);
+      ShortPiece& piece = merging.add(out++);
+      if (tables_.characters.none() || ascii(text, size)) {  // the pairs of bytes are in a table
+        piece.fill(tables_.alphabet, tables_.merges, text, size);
+      } else {
+        tables_.characters.fill(tables_.joins, tables_.alphabet, tables_.merges, text, size, piece);
+      }
       return out;
     }
-    std::size_t count = tables_.longs.merge(text, size, tables_.alphabet, tables_.merges, arena);
-    const Part* parts = arena.parts.data();
-    for (std::size_t i = 0; i < count; ++i) *out++ = parts[i].id;
-    return out;
+    return tables_.longs.merge(text, size, tables_.alphabet, tables_.merges, arena, out);
   }
 
   Tables tables_;

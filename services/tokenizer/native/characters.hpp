@@ -23,10 +23,10 @@ class Characters {
   bool none() const { return whole_.none(); }
   std::size_t bytes() const { return whole_.bytes(); }
 
-  // Symbols of a piece of at most kShortSymbols bytes, as short_symbols() makes them, but of whole characters.
-  std::size_t symbols(const Joins& joins, const Alphabet& alphabet, const MergeTable& merges, const std::uint8_t* text,
-                      std::size_t size, Symbol* symbols) const {
-    std::size_t count = 0;
+  // Symbols of a piece of at most kShortSymbols bytes, as ShortPiece::fill makes them, but of whole characters.
+  void fill(const Joins& joins, const Alphabet& alphabet, const MergeTable& merges, const std::uint8_t* text,
+            std::size_t size, ShortPiece& piece) const {
+    piece.clear();
     bool clean = true;  // nothing takes what is before `at` together with a part of what follows
     for (std::size_t at = 0; at < size;) {
       std::size_t length = text[at] < 0xC0 ? 1 : char_length(text[at]), next = at + length;
@@ -34,20 +34,14 @@ class Characters {
       std::uint32_t id =
           clean && clean_after && length > 1 && next <= size ? whole_[code_point(text + at, length)] : kNone;
       if (id != kNone) {
-        symbols[count++] = {id, kNone, kNone, 0};
+        piece.add(id);
       } else {
-        for (next = std::min(next, size); at < next; ++at)
-          symbols[count++] = {alphabet.byte(text[at]), kNone, kNone, 0};
+        for (next = std::min(next, size); at < next; ++at) piece.add(alphabet.byte(text[at]));
       }
       clean = clean_after;
       at = next;
     }
-    for (std::size_t i = 0; i + 1 < count; ++i) {
-      Merge merge = merges.find(symbols[i].id, symbols[i + 1].id);
-      symbols[i].rank = merge.rank;
-      symbols[i].merged = merge.merged;
-    }
-    return count;
+    piece.start(merges);
   }
 
  private:

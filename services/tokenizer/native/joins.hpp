@@ -5,24 +5,14 @@
 #include <cstdint>
 #include <string_view>
 #include <unordered_set>
-#include <vector>
 
 #include "aligned.hpp"
 #include "alphabet.hpp"
 
 namespace hostless::bpe {
 
-// The bytes of one character, as a number.
-inline std::uint32_t packed(const std::uint8_t* at, std::size_t length) {
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < length; ++i) value = value << 8 | at[i];
-  return value;
-}
-
 class Joins {
  public:
-  Joins() : edges_(std::size_t{1} << 16, false) {}
-
   // Notes a merge, by the texts of what it merges.
   void add(std::string_view left, std::string_view right) {
     if (left.empty() || right.empty()) return;
@@ -55,42 +45,42 @@ class Joins {
     pairs_ = {};
   }
 
-  // False: no merge ever joins what ends with this character and what begins with that one.
-  bool may(const std::uint8_t* before, std::size_t before_length, const std::uint8_t* after,
-           std::size_t after_length) const {
-    std::uint8_t last = before[before_length - 1];
-    if (edges_[std::size_t{last} << 8 | after[0]]) return true;
-    if (last < 0x80 && after[0] < 0x80) return false;
-    std::uint64_t bit = bit_of(std::uint64_t{packed(before, before_length)} << 32 | packed(after, after_length));
+  // False: no merge ever joins what ends with this character, of that last byte, and what begins with that one.
+  bool may(std::uint32_t before, std::uint8_t last, std::uint32_t after, std::uint8_t first) const {
+    if (edge(last, first)) return true;
+    if (last < 0x80 && first < 0x80) return false;
+    std::uint64_t bit = bit_of(std::uint64_t{before} << 32 | after);
     return filter_[bit >> 6] >> (bit & 63) & 1;
   }
 
   // Whether a merge may take a byte that ends a character and one that begins the next, and not both characters whole.
   // True for some whole ones of ASCII, too.
-  bool edge(std::uint8_t last, std::uint8_t first) const { return edges_[std::size_t{last} << 8 | first]; }
+  bool edge(std::uint8_t last, std::uint8_t first) const { return edges_[last][first >> 6] >> (first & 63) & 1; }
 
   // The same for the character that ends before the space at text[at].
   bool before_space(const std::uint8_t* text, std::size_t at) const {
     std::size_t begin = at - 1;
     while (begin && continues(text[begin])) --begin;
-    return may(text + begin, at - begin, text + at, 1);
+    return may(code_point(text + begin, at - begin), text[at - 1], ' ', ' ');
   }
 
-  std::size_t bytes() const { return filter_.bytes() + edges_.size() / 8; }
+  std::size_t bytes() const { return filter_.bytes() + sizeof edges_; }
 
  private:
   static bool continues(std::uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
   static std::uint64_t key(std::string_view before, std::string_view after) {
-    auto bytes = [](std::string_view text) { return reinterpret_cast<const std::uint8_t*>(text.data()); };
-    return std::uint64_t{packed(bytes(before), before.size())} << 32 | packed(bytes(after), after.size());
+    auto point = [](std::string_view text) {
+      return code_point(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+    };
+    return std::uint64_t{point(before)} << 32 | point(after);
   }
 
   std::uint64_t bit_of(std::uint64_t pair) const { return mix(pair, 0xD6E8FEB86659FD93) & (filter_.size() * 64 - 1); }
 
-  void set(std::uint8_t last, std::uint8_t first) { edges_[std::size_t{last} << 8 | first] = true; }
+  void set(std::uint8_t last, std::uint8_t first) { edges_[last][first >> 6] |= std::uint64_t{1} << (first & 63); }
 
-  std::vector<bool> edges_;  // last byte, first byte: of ASCII, and where a merge takes a part of a character
+  std::uint64_t edges_[256][4] = {};  // last byte, first byte: of ASCII, and where a merge takes a part of a character
   std::unordered_set<std::uint64_t> pairs_;
   AlignedArray<std::uint64_t> filter_;  // one bit for a hash of two whole characters: may say yes wrongly, never no
 };

@@ -7,6 +7,7 @@
 // leads nowhere whatever stands before it, and is tried once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -33,15 +34,16 @@ class LongPieces {
   LongPieces(TokenTrie trie, std::vector<Birth> births, std::vector<std::uint32_t> lengths)
       : trie_(std::move(trie)), births_(std::move(births)), lengths_(std::move(lengths)), disordered_(births_.size()) {
     for (std::uint32_t id = 0; id < births_.size(); ++id) disordered_[id] = disordered(id);
+    for (std::uint32_t length : lengths_) most_ = std::max<std::size_t>(most_, length);
   }
 
-  // Tokens of the piece text[0, size) in arena.parts; returns how many.
-  std::size_t merge(const std::uint8_t* text, std::size_t size, const Alphabet& alphabet, const MergeTable& merges,
-                    Arena& arena) const {
-    Part* parts = arena.parts.need(size);
+  // Writes the ids of the piece text[0, size) to `out`, which has room for `size`; returns their end.
+  std::uint32_t* merge(const std::uint8_t* text, std::size_t size, const Alphabet& alphabet, const MergeTable& merges,
+                       Arena& arena, std::uint32_t* out) const {
     std::uint64_t* dead = arena.dead.need(size / 64 + 1);
     std::memset(dead, 0, (size / 64 + 1) * sizeof *dead);
     std::size_t count = 0, at = 0;
+    std::size_t last_dead = 0, unlike = 0;  // the last place that is dead; where a repetition was seen to end
     std::uint32_t token = longest(text, at, size, alphabet);
     Pair fits;  // the last that were found to be neighbours: runs repeat them
     while (at < size) {
@@ -50,7 +52,7 @@ class LongPieces {
         bool blocked = dead[end >> 6] >> (end & 63) & 1;
         if (blocked) continue;
         if (!count) break;
-        Pair pair{parts[count - 1].id, token};
+        Pair pair{out[count - 1], token};
         if (pair == fits || neighbours(pair.left, pair.right, text + at, alphabet, merges, arena)) {
           fits = pair;
           break;
@@ -58,17 +60,26 @@ class LongPieces {
       }
       if (token != kNone) {
         at += lengths_[token];
-        parts[count++] = {token, static_cast<std::uint32_t>(at)};
+        out[count++] = token;
+        if (count > 1 && fits == Pair{token, token} && at >= unlike && at > last_dead + lengths_[token]) {
+          std::size_t same = repetition(text, at, size, lengths_[token]);
+          unlike = at + same;
+          for (; same > most_; same -= lengths_[token]) {
+            at += lengths_[token];
+            out[count++] = token;
+          }
+        }
         token = longest(text, at, size, alphabet);
       } else {
-        if (!count) return QueueMerge(alphabet, merges, arena).merge(text, size, arena.parts);  // there is always a row
+        if (!count) return by_queue(text, size, alphabet, merges, arena, out);  // there is always a row
         dead[at >> 6] |= std::uint64_t{1} << (at & 63);
-        token = parts[--count].id;
+        last_dead = std::max(last_dead, at);
+        token = out[--count];
         at -= lengths_[token];
         token = births_[token].shorter;
       }
     }
-    return count;
+    return out + count;
   }
 
   std::size_t bytes() const {
@@ -85,6 +96,22 @@ class LongPieces {
     if (at == size) return kNone;
     std::uint32_t token = trie_.longest(text + at, size - at);
     return token == kNone ? alphabet.byte(text[at]) : token;
+  }
+
+  // For how many bytes the text goes on from `at` as it did from `period` bytes before. As long as these are more than
+  // any token has, the same token is tried and taken again at the same distance, where no place ahead is dead.
+  static std::size_t repetition(const std::uint8_t* text, std::size_t at, std::size_t size, std::size_t period) {
+    std::size_t begin = at;
+    while (size - at >= 8 && load<std::uint64_t>(text + at) == load<std::uint64_t>(text + at - period)) at += 8;
+    while (at < size && text[at] == text[at - period]) ++at;
+    return at - begin;
+  }
+
+  static std::uint32_t* by_queue(const std::uint8_t* text, std::size_t size, const Alphabet& alphabet,
+                                 const MergeTable& merges, Arena& arena, std::uint32_t* out) {
+    std::size_t count = QueueMerge(alphabet, merges, arena).merge(text, size, arena.parts);
+    for (std::size_t i = 0; i < count; ++i) *out++ = arena.parts.data()[i].id;
+    return out;
   }
 
   // Whether merging the text of both, which meet at `border`, gives both again. Goes back in time, from both of them to
@@ -121,9 +148,9 @@ class LongPieces {
       bool two = QueueMerge(alphabet, merges, arena).merge(text, size, arena.again) == 2;
       return two && arena.again.data()[0].id == left && arena.again.data()[1].id == right;
     }
-    Symbol symbols[kShortSymbols];
-    std::size_t count = short_symbols(alphabet, merges, text, 0, size, symbols);
-    return merge_short(merges, symbols, count) == 2 && symbols[0].id == left && symbols[1].id == right;
+    ShortPiece piece;
+    piece.fill(alphabet, merges, text, size);
+    return piece.merge(merges) == 2 && piece[0] == left && piece[1] == right;
   }
 
   // Made by merges whose ranks do not rise: the time that a part came about does not follow from its rank.
@@ -138,6 +165,7 @@ class LongPieces {
   std::vector<Birth> births_;
   std::vector<std::uint32_t> lengths_;
   std::vector<bool> disordered_;
+  std::size_t most_ = 0;  // bytes of the longest token
 };
 
 }  // namespace hostless::bpe

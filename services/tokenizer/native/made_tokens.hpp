@@ -90,10 +90,10 @@ class MadeTokens {
       for (std::size_t i = 0; i < std::min<std::size_t>(count, 2); ++i) halves[i] = arena.parts.data()[i].id;
       return count;
     }
-    Symbol symbols[kShortSymbols];
-    std::size_t count = short_symbols(alphabet, merges, text, 0, size, symbols);
-    count = merge_short(merges, symbols, count, 2);
-    for (std::size_t i = 0; i < std::min<std::size_t>(count, 2); ++i) halves[i] = symbols[i].id;
+    ShortPiece piece;
+    piece.fill(alphabet, merges, text, size);
+    std::size_t count = piece.merge(merges, 2);
+    for (std::size_t i = 0; i < std::min<std::size_t>(count, 2); ++i) halves[i] = piece[i];
     return count;
   }
 

@@ -25,7 +25,7 @@ class MergeTable {
   // At most `most` different pairs; a pair given again takes the new value.
   void set(std::uint32_t left, std::uint32_t right, Merge merge) {
     std::uint64_t key = key_of(left, right);
-    for (std::size_t at = line_of(key);; at = (at + 1) & mask_) {
+    for (std::size_t at = line_of(left, right);; at = (at + 1) & mask_) {
       for (Entry& entry : lines_[at].entries) {
         if (entry.key != key && entry.key != kFree) continue;
         entry = {key, merge};
@@ -34,9 +34,12 @@ class MergeTable {
     }
   }
 
-  Merge find(std::uint32_t left, std::uint32_t right) const {
+  Merge find(std::uint32_t left, std::uint32_t right) const { return find(left, right, line_of(left, right)); }
+
+  // The same with the line known, which may have been fetched.
+  Merge find(std::uint32_t left, std::uint32_t right, std::uint32_t line_of_both) const {
     std::uint64_t key = key_of(left, right);
-    for (std::size_t at = line_of(key);; at = (at + 1) & mask_) {
+    for (std::size_t at = line_of_both;; at = (at + 1) & mask_) {
       const Line& line = lines_[at];
       for (const Entry& entry : line.entries) {
         if (entry.key == key) return entry.merge;
@@ -44,6 +47,11 @@ class MergeTable {
       if (line.entries[3].key == kFree) return {};
     }
   }
+
+  std::uint32_t line_of(std::uint32_t left, std::uint32_t right) const {
+    return static_cast<std::uint32_t>(mix(key_of(left, right), 0x9E3779B97F4A7C15) & mask_);
+  }
+  void prefetch(std::uint32_t line) const { __builtin_prefetch(&lines_[line]); }
 
   std::size_t bytes() const { return lines_.bytes(); }
 
@@ -61,7 +69,6 @@ class MergeTable {
   static std::uint64_t key_of(std::uint32_t left, std::uint32_t right) {
     return static_cast<std::uint64_t>(left) << 32 | right;
   }
-  std::size_t line_of(std::uint64_t key) const { return mix(key, 0x9E3779B97F4A7C15) & mask_; }
 
   AlignedArray<Line> lines_;
   std::size_t mask_;

@@ -64,6 +64,7 @@ class PieceTable {
   std::size_t bytes() const { return short_.bytes() + long_.bytes() + texts_.capacity(); }
 
   void prefetch(std::uint64_t hash) const { __builtin_prefetch(&short_[hash & (short_.size() - 1)]); }
+  void prefetch_long(std::uint64_t hash) const { __builtin_prefetch(&long_[hash & (long_.size() - 1)]); }
 
   // kNone if there is no such piece.
   std::uint32_t find(const PieceKey& key, std::uint64_t hash) const {
@@ -78,8 +79,15 @@ class PieceTable {
   }
 
   // For kShortPiece < length <= longest().
-  std::uint32_t find_long(const std::uint8_t* text, std::size_t length) const {
-    std::uint64_t hash = long_hash(text, length);
+  static std::uint64_t long_hash(const std::uint8_t* text, std::size_t length) {
+    std::uint64_t hash = length;
+    for (std::size_t i = 0; i + 8 <= length; i += 8) {
+      hash = mix(hash ^ load<std::uint64_t>(text + i), 0x8EBC6AF09C88C6E3);
+    }
+    return mix(hash ^ load<std::uint64_t>(text + length - 8), 0x589965CC75374CC3);
+  }
+
+  std::uint32_t find_long(const std::uint8_t* text, std::size_t length, std::uint64_t hash) const {
     for (std::size_t at = hash & (long_.size() - 1);; at = (at + 1) & (long_.size() - 1)) {
       const LongEntry& entry = long_[at];
       if (entry.id == kNone) return kNone;
@@ -101,14 +109,6 @@ class PieceTable {
   struct LongEntry {
     std::uint32_t tag, begin, length, id;
   };
-
-  static std::uint64_t long_hash(const std::uint8_t* text, std::size_t length) {
-    std::uint64_t hash = length;
-    for (std::size_t i = 0; i + 8 <= length; i += 8) {
-      hash = mix(hash ^ load<std::uint64_t>(text + i), 0x8EBC6AF09C88C6E3);
-    }
-    return mix(hash ^ load<std::uint64_t>(text + length - 8), 0x589965CC75374CC3);
-  }
 
   void add_short(const Piece& piece) {
     PieceKey key = piece_key(piece.text, piece.length, piece.length);

@@ -14,6 +14,7 @@
 #include "characters.hpp"
 #include "joins.hpp"
 #include "letters.hpp"
+#include "lone_characters.hpp"
 #include "long_piece.hpp"
 #include "made_tokens.hpp"
 #include "merge_table.hpp"
@@ -40,9 +41,11 @@ struct Tables {
   PieceTable pieces;
   LongPieces longs;
   Joins joins;
+  LoneCharacters lone;
   Characters characters;  // none where merging from characters on would not be exact
   std::vector<std::string> texts;  // bytes that each id stands for
-  std::vector<bool> made;  // merging makes the token of its own text; where not, it may be a whole piece still
+  std::vector<bool> made;         // merging makes the token of its own text
+  bool all_made;                  // of those that may be a whole piece
 };
 
 class VocabularyReader {
@@ -99,10 +102,15 @@ class VocabularyReader {
     MadeTokens made(texts_, reached_, alphabet, merges);
     Characters whole;
     if (!marked_ && !alphabet.lacks_some() && made.in_order(pairs)) whole = made.characters();
-    PieceTable pieces(whole_pieces(made.which(), ignore_merges));
+    LoneCharacters lone(alphabet, merges);
     std::vector<bool> which = made.which();
-    return {std::move(merges), std::move(alphabet), std::move(pieces), std::move(made).long_pieces(),
-            std::move(joins),  std::move(whole),    std::move(texts_), std::move(which)};
+    std::vector<PieceTable::Piece> whole_pieces = pieces(which, ignore_merges);
+    bool all_made = std::all_of(whole_pieces.begin(), whole_pieces.end(), [&](auto& piece) { return which[piece.id]; });
+    return {std::move(merges),        std::move(alphabet),
+            PieceTable(whole_pieces), std::move(made).long_pieces(),
+            std::move(joins),         std::move(lone),
+            std::move(whole),         std::move(texts_),
+            std::move(which),         all_made};
   }
 
  private:
@@ -165,14 +173,14 @@ class VocabularyReader {
     return found;
   }
 
-  std::vector<PieceTable::Piece> whole_pieces(const std::vector<bool>& made, bool ignore_merges) const {
-    std::vector<PieceTable::Piece> pieces;
+  std::vector<PieceTable::Piece> pieces(const std::vector<bool>& made, bool ignore_merges) const {
+    std::vector<PieceTable::Piece> found;
     for (const TokenText& token : tokens_) {
       const std::string& text = texts_[token.id];
       bool whole = made[token.id] || (ignore_merges && reached_[token.id] && !barred_[token.id] && !text.empty());
-      if (whole) pieces.push_back({reinterpret_cast<const std::uint8_t*>(text.data()), text.size(), token.id});
+      if (whole) found.push_back({reinterpret_cast<const std::uint8_t*>(text.data()), text.size(), token.id});
     }
-    return pieces;
+    return found;
   }
 
   static constexpr std::string_view kMark = "\xE2\x96\x81";

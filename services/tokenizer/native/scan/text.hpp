@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "classes.hpp"
 
@@ -53,10 +54,30 @@ struct Text {
   }
 };
 
-// Steps over characters for as long as `more` says; returns where it stopped.
+// Past further repetitions of the character of `size` bytes that ends at `at`.
+template <class Isa>
+std::size_t past_repeats(const Text<Isa>& text, std::size_t at, std::size_t size) {
+  const std::size_t begin = at;
+  const auto word = [&](std::size_t from) {
+    std::uint64_t value;
+    std::memcpy(&value, text.bytes + from, sizeof value);
+    return value;
+  };
+  while (text.size - at >= 8 && word(at) == word(at - size)) at += 8;
+  return at - (at - begin) % size;
+}
+
+inline constexpr std::size_t kRun = 32;  // characters after which it is worth a look whether one repeats
+
+// Steps over characters for as long as `more` says, which answers the same for the same character from the kRun-th on;
+// returns where it stopped.
 template <class Isa, class More>
 std::size_t skip(const Text<Isa>& text, std::size_t at, More more) {
-  for (Char c = text[at]; more(c); c = text[at]) at += c.size;
+  std::size_t count = 0;
+  for (Char c = text[at]; more(c); c = text[at]) {
+    at += c.size;
+    if (++count % kRun == 0) at = past_repeats(text, at, c.size);
+  }
   return at;
 }
 
@@ -70,11 +91,12 @@ std::size_t past_ideographs(const Text<Isa>& text, std::size_t at) {
 // skip() where `more` holds for ideographs.
 template <class Isa, class More>
 std::size_t skip_word(const Text<Isa>& text, std::size_t at, More more) {
-  for (;;) {
+  for (std::size_t count = 0;;) {
     at = past_ideographs(text, at);
     const Char c = text[at];
     if (!more(c)) return at;
     at += c.size;
+    if (++count % kRun == 0) at = past_repeats(text, at, c.size);
   }
 }
 
@@ -104,11 +126,12 @@ std::size_t contraction(const Text<Isa>& text, std::size_t at, bool any_case) {
 // With `lines`, \s*[\r\n]+ goes first: up to the run's last line end.
 template <class Isa, class Ends>
 std::size_t white_space(const Text<Isa>& text, std::size_t at, bool lines, Ends ends) {
-  std::size_t last = at, after_line = 0, to = at;
+  std::size_t last = at, after_line = 0, to = at, count = 0;
   Char c = text[to];
   for (; c.is(space) && !ends(c); c = text[to]) {
-    last = to;
     to += c.size;
+    if (++count % kRun == 0) to = past_repeats(text, to, c.size);
+    last = to - c.size;
     if (c.newline()) after_line = to;
   }
   if (lines && after_line) return after_line;
