@@ -1,0 +1,129 @@
+"""Prefill and decode on a GPU each, against one engine for both: same answers, and what KV traffic does to decodes.
+
+    hostless up --engine cuda --model MODEL --port 0 -- python -m bench.gpu_roles OUT.json unified
+    hostless up --engine cuda --model MODEL --port 0 --prefill 1 --decode 1 -- python -m bench.gpu_roles OUT.json apart
+
+Answers are compared one at a time: with others in its batch a sequence's bfloat16 sums are taken in another order.
+"""
+
+import argparse
+import http.client
+import itertools
+import json
+import os
+import random
+import statistics
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+LENGTHS = (5, 63, 64, 65, 200, 640, 1000, 1500, 2048, 3000)
+ANSWER = 48
+DECODES, DECODED = 12, 1200
+"""Long decodes at once, and their tokens; a few more still fit the same graph, of 16."""
+TRAFFIC_TOKENS = 2000
+"""Of a prompt that goes from one engine to the other; it gets two tokens, so that its decode is one step."""
+
+
+def stream(url: str, model: str, prompt: list[int], count: int) -> tuple[str, list[float]]:
+    """Text, and when each event came, in seconds from the request; the first is the first token."""
+    where = urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=120)
+    body = {"model": model, "prompt": prompt, "max_tokens": count, "stream": True, "ignore_eos": True, "temperature": 0}
+    begin = time.perf_counter()
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    answer = connection.getresponse()
+    if answer.status != 200:
+        raise RuntimeError(f"{answer.status}: {answer.read()[:300]!r}")
+    text, stamps = "", []
+    while line := answer.readline():
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise RuntimeError(str(event["error"])[:300])
+        if event["choices"]:
+            stamps.append(time.perf_counter() - begin)
+            text += event["choices"][0]["text"]
+    connection.close()
+    return text, stamps
+
+
+def prompt_of(length: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(100, 32_000) for _ in range(length)]
+
+
+def decodes(url: str, model: str, traffic: bool) -> dict[str, Any]:
+    """Times between the events of long decodes, while prompts are handed over one after the other, or are not."""
+    gaps: list[float] = []
+    firsts: list[float] = []
+    over = threading.Event()
+
+    def decode(number: int) -> None:
+        _, stamps = stream(url, model, prompt_of(64, number), DECODED)
+        gaps.extend(np.diff(stamps[100:-100]).tolist())
+
+    def hand_over() -> None:
+        for seed in itertools.count(1000):
+            if over.is_set():
+                return
+            firsts.append(stream(url, model, prompt_of(TRAFFIC_TOKENS, seed), 2)[1][0])
+
+    workers = [threading.Thread(target=decode, args=(number,)) for number in range(DECODES)]
+    others = [threading.Thread(target=hand_over)] if traffic else []
+    for each in workers + others:
+        each.start()
+    for each in workers:
+        each.join()
+    over.set()
+    for each in others:
+        each.join()
+    p50, p99 = np.percentile(gaps, [50, 99])
+    mean = statistics.mean(gaps)
+    return {
+        "gap_ms": {name: round(1e3 * value, 3) for name, value in (("p50", p50), ("p99", p99), ("mean", mean))},
+        "gaps": len(gaps), "prompts_handed_over": len(firsts),
+        "their_ttft_ms_p50": round(1e3 * statistics.median(firsts), 1) if firsts else None,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("name", choices=("unified", "apart"))
+    parser.add_argument("--repeats", type=int, default=2)
+    given = parser.parse_args()
+    url = os.environ["HOSTLESS_URL"]
+    with urllib.request.urlopen(url + "/v1/models", timeout=10) as answer:
+        model = json.load(answer)["data"][0]["id"]
+    found: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    mine = found[given.name] = {}
+
+    def keep(part: str, value: Any) -> None:
+        mine[part] = value
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
+        print(given.name, part, json.dumps(value)[:300], flush=True)
+
+    answers, firsts = [], []
+    for number, length in enumerate(LENGTHS):
+        text, stamps = stream(url, model, prompt_of(length, number), ANSWER)
+        answers.append(text)
+        firsts.append(round(1e3 * stamps[0], 1))
+    keep("ttft_ms", dict(zip(map(str, LENGTHS), firsts, strict=True)))
+    keep("answers", answers)
+    if given.name == "apart" and "unified" in found:
+        equal = sum(a == b for a, b in zip(answers, found["unified"]["answers"], strict=True))
+        keep("equal", f"{equal} of {len(answers)}")
+    for traffic in (False, True) * given.repeats:
+        name = "decodes with KV traffic" if traffic else "decodes alone"
+        keep(name, [*mine.get(name, []), decodes(url, model, traffic)])
+
+
+if __name__ == "__main__":
+    main()
