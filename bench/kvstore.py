@@ -1,6 +1,6 @@
 """What the KV store costs and gives, part by part; results in docs/benchmarks/kvstore.json.
 
-python bench/kvstore.py [--part engine ...] [--folder DIR] [--bytes 2147483648] [--repeats 5] [--out FILE]
+python -m bench.kvstore [--part engine ...] [--folder DIR] [--bytes 2147483648] [--repeats 5] [--out FILE]
 
 engine:  the engine `local` against fio's io_uring O_DIRECT, on one file system, in turns, at one block size and depth.
 service: a store in its own process: lookups over gRPC, writes, reads into a reader's shared memory.
@@ -9,14 +9,16 @@ service: a store in its own process: lookups over gRPC, writes, reads into a rea
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import kvstore_engine
-import kvstore_service
-from machine import machine
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also as `python bench/kvstore.py`
+
+from bench import kvstore_engine, kvstore_service
+from bench.machine import machine
 
 PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
     "engine": kvstore_engine.measure,

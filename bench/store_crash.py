@@ -39,7 +39,7 @@ from services.kvstore.engines.local import LocalEngine, LocalOptions
 LENGTHS = (64 << 10, 100_000, 256 << 10, 1 << 20, 4 << 20)
 OPTIONS = LocalOptions(queue_depth=8, segment_bytes=48 << 20)
 SEGMENT_SLACK = 24 << 10
-"""A segment's own page, its footer, the file system's list of its holes."""
+"""A segment's footer, the file system's list of its holes."""
 
 
 def block_of(number: int) -> tuple[Block, memoryview]:

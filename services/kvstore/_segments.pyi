@@ -24,6 +24,13 @@ def allocate(fd: int, offset: int, bytes: int) -> None:
 def punch(fd: int, offset: int, bytes: int) -> None:
     """Gives room back; it then reads as zeros. Raises OSError."""
 
+def guard(memory: Bytes) -> bool:
+    """Where a peer takes pages of this shared memory away, or of the page before it, zeros take their place from
+    now on; touching them would end the process otherwise. False: too much is guarded already."""
+
+def unguard(memory: Bytes) -> None:
+    """Before the memory is unmapped. Idempotent."""
+
 class PlaceTable:
     """Places, numbers of 64 bits above 0, by keys of 16 bytes. Not for several threads."""
 
@@ -42,7 +49,8 @@ class PlaceTable:
         """Removes it and returns it, or 0."""
 
 class Channels:
-    """`count` calls at once, each with at most `depth` transfers under way; more calls wait for their turn.
+    """`count` calls at once, each with at most `depth` transfers under way; more calls wait for their turn, 300 s at
+    most, and then answer ETIMEDOUT.
 
     `kind` "auto" takes io_uring, or threads where it is not to be had: `why` then says so.
     """

@@ -26,8 +26,8 @@ FULL_SHARE = 16
 """One part in so many of what is stored goes when the disk is full: room for many writes, as each that fails costs the
 blocks that were to follow it."""
 
-PUTS = 2
-"""Batches written at once: the disk is busy with one while the other waits for its sync."""
+PUTS = 4
+"""Batches written at once: the disk is busy with some while others wait for their sync."""
 
 _RECORD = np.dtype(
     [("key", "V16"), ("parent", "V16"), ("position", "<u4"), ("length", "<u4"), ("size", "<u4"), ("zero", "<u4")]

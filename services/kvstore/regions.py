@@ -9,6 +9,7 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.errors import FabricError
 from services.fabric.remote_region import RemoteRegion
 from services.fabric.transports import open_region
+from services.kvstore import _segments
 from services.kvstore.engines import StorageEngine
 
 _Id = tuple[str, str, int, int, int]
@@ -87,12 +88,14 @@ class Regions:
     def _map(self, descriptor: RegionDescriptor) -> _Open:
         region = open_region(descriptor)
         if (memory := region.mapped()) is not None:
+            _segments.guard(memory)
             self._engine.register(memory)
         return _Open(region)
 
     def _close(self, entry: _Open) -> None:
         if (memory := entry.region.mapped()) is not None:
             self._engine.unregister(memory)
+            _segments.unguard(memory)
         entry.region.close()
 
 

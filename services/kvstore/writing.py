@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.region import MemoryRegion
+from services.kvstore import _segments
 from services.kvstore.block import Block
 from services.kvstore.disk import Disk
 from services.kvstore.engines import Write
@@ -45,6 +46,7 @@ class Writer:
         self._memory = region.view.data
         self.tickets = Tickets(self._slab, epoch)
         self.draining = False
+        _segments.guard(self._memory)
         disk.engine.register(self._memory)
 
     @property
@@ -72,6 +74,7 @@ class Writer:
 
     def close(self) -> None:
         self._disk.engine.unregister(self._memory)
+        _segments.unguard(self._memory)
 
     def _begin_one(self, block: Block, now: float) -> Place:
         if reason := self._refusal(block):

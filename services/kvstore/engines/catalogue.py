@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from services.kvstore.disk import PUTS
 from services.kvstore.engines import StorageEngine
 from services.kvstore.settings import StoreSettings
 
@@ -22,14 +23,13 @@ def _files(settings: StoreSettings) -> StorageEngine:
 def _local(settings: StoreSettings) -> StorageEngine:
     from services.kvstore.engines.local import LocalEngine, LocalOptions
 
-    lanes = 4  # puts at once: while one is synced, others are written
     return LocalEngine(
         settings.folders,
         LocalOptions(
             queue_depth=settings.queue_depth,
             write_limit_bytes_s=settings.write_limit_bytes_s,
-            lanes=lanes,
-            channels=lanes + settings.read_threads,
+            lanes=PUTS,
+            channels=PUTS + settings.read_threads,
         ),
     )
 

@@ -13,15 +13,16 @@ namespace hostless {
 
 constexpr size_t kBounce = 256 << 10;  // whole pieces of any block
 static_assert(kBounce % piece_bytes(kLargestBlock) == 0);
+constexpr unsigned kPagesEach = 8;  // pages for each transfer under way, which may be of so many blocks
 
 class Arena {
  public:
-  explicit Arena(unsigned depth) : bytes_(depth * (2 * kPage + kBounce)) {
+  explicit Arena(unsigned depth) : bytes_(depth * (kPagesEach * kPage + kBounce)) {
     void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "memory of a channel");
     base_ = static_cast<uint8_t*>(at);
     for (unsigned i = 0; i < depth; ++i) bounces.push_back(base_ + i * kBounce);
-    for (unsigned i = 0; i < 2 * depth; ++i) pages.push_back(base_ + depth * kBounce + i * kPage);
+    for (unsigned i = 0; i < kPagesEach * depth; ++i) pages.push_back(base_ + depth * kBounce + i * kPage);
   }
   ~Arena() { munmap(base_, bytes_); }
   Arena(const Arena&) = delete;

@@ -13,6 +13,7 @@ namespace hostless {
 
 constexpr size_t kDirect = 4 << 20;  // most bytes of a transfer in place
 static_assert(kDirect % kBounce == 0);
+constexpr size_t kStroke = 1 << 20;  // most bytes of a transfer of several blocks, with their pages
 
 // Outcome of one block: 0, an errno, or one of these.
 enum Outcome : int { done_well = 0, not_there = -1, wrong_bytes = -2 };
@@ -62,15 +63,31 @@ class Flights {
   bool room_for_body() const { return !free_.empty() && bodies_ < channel_.depth(); }
   bool none() const { return under_way_ == 0; }
 
-  void send(const Transfer& what) {
-    Transfer* transfer = free_.back();
-    free_.pop_back();
-    *transfer = what;
-    ++under_way_, bodies_ += what.body;
-    channel_.device().submit(*transfer);
+  void send(const Transfer& what) { channel_.device().submit(*begin(what)); }
+
+  // A stroke that is held back a little, as more may follow it in the file.
+  void hold(const Transfer& what) {
+    depart();
+    held_ = begin(what);
   }
 
-  // One that has ended; its room is the next one's, its record the caller's until `end`.
+  // The held stroke, if two stretches of `bytes` at that place may be added to it.
+  Transfer* extensible(const File& file, uint64_t offset, size_t bytes) const {
+    bool fits = held_ != nullptr && held_->file.fd == file.fd && held_->offset + held_->bytes == offset &&
+                held_->bytes + bytes <= kStroke && held_->count + 2 <= Transfer::kParts;
+    return fits ? held_ : nullptr;
+  }
+
+  // Sees to it that all that was sent is on its way.
+  void start() { channel_.device().flush(); }
+
+  // And what is held.
+  void flush() {
+    depart();
+    start();
+  }
+
+  // One that has ended; its room is the next one's, its record the caller's until `end`. After a flush.
   Transfer* receive() {
     Transfer* transfer = channel_.device().wait();
     --under_way_, bodies_ -= transfer->body;
@@ -80,9 +97,23 @@ class Flights {
   void end(Transfer* transfer) { free_.push_back(transfer); }
 
  private:
+  Transfer* begin(const Transfer& what) {
+    Transfer* transfer = free_.back();
+    free_.pop_back();
+    *transfer = what;
+    ++under_way_, bodies_ += what.body;
+    return transfer;
+  }
+
+  void depart() {
+    if (held_ != nullptr) channel_.device().submit(*held_);
+    held_ = nullptr;
+  }
+
   Channel& channel_;
   std::vector<Transfer> transfers_;
   std::vector<Transfer*> free_;
+  Transfer* held_ = nullptr;
   unsigned under_way_ = 0, bodies_ = 0;
 };
 

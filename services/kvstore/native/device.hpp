@@ -20,30 +20,39 @@ struct File {
   int slot = -1;
 };
 
+// Stretches of memory to or from one stretch of a file, in one stroke of the device.
 struct Transfer {
-  static constexpr size_t kLead = 4096;
+  static constexpr int kParts = 16;
   Action action = Action::read;
   File file;
   uint64_t offset = 0;
-  uint8_t* lead = nullptr;  // a page that goes before `memory`, in the same stroke; then no buffer is registered
-  uint8_t* memory = nullptr;
-  size_t bytes = 0;  // of both
-  int buffer = -1;  // place of the registered memory around it, or -1
-  size_t done = 0;
-  int error = 0;           // errno once it has ended
-  void* owner = nullptr;   // whose it is
+  int buffer = -1;           // place of the registered memory around its only part, or -1
+  void* owner = nullptr;     // whose it is
   uint64_t position = 0;     // what it is to the owner: its place in a payload
   bool body = false;         // of a payload; else a header
   bool ended_early = false;  // a read met the end of the file
-  iovec parts[2] = {};       // for the device: what `left` said, while the kernel needs it
+  int error = 0;             // errno once it has ended
+  size_t bytes = 0, done = 0;
+  int count = 0;
+  iovec parts[kParts] = {};
+  iovec rest[kParts] = {};  // for the device: what `left` said, while the kernel needs it
 
-  // What is left to transfer, as one or two stretches of memory.
-  int left(iovec* parts) const {
-    size_t leading = lead ? kLead : 0;
-    if (done >= leading) return parts[0] = {memory + (done - leading), bytes - done}, 1;
-    parts[0] = {lead + done, leading - done};
-    parts[1] = {memory, bytes - leading};
-    return 2;
+  Transfer& add(uint8_t* memory, size_t size) {
+    parts[count++] = {memory, size};
+    bytes += size;
+    return *this;
+  }
+
+  // Lays out in `rest` what is left to transfer, and says in how many stretches.
+  int left() {
+    int stretches = 0;
+    size_t skip = done;
+    for (int part = 0; part < count; ++part) {
+      size_t size = parts[part].iov_len, over = skip < size ? skip : size;
+      skip -= over;
+      if (over < size) rest[stretches++] = {static_cast<uint8_t*>(parts[part].iov_base) + over, size - over};
+    }
+    return stretches;
   }
 
   // Takes the kernel's answer to what was left; true when nothing is to be tried again.

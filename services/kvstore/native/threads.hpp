@@ -69,9 +69,9 @@ class Threads final : public Device {
     if (t.action == Action::sync)
       answer = fdatasync(t.file.fd);
     else if (t.action == Action::read)
-      answer = preadv(t.file.fd, t.parts, t.left(t.parts), offset);
+      answer = preadv(t.file.fd, t.rest, t.left(), offset);
     else
-      answer = pwritev(t.file.fd, t.parts, t.left(t.parts), offset);
+      answer = pwritev(t.file.fd, t.rest, t.left(), offset);
     return answer < 0 ? -errno : answer;
   }
 

@@ -140,18 +140,18 @@ class Uring final : public Device {
     }
     bool fixed = t.buffer >= 0, read = t.action == Action::read;
     entry.off = t.offset + t.done;
-    int count = t.left(t.parts);
-    if (count == 2) {
+    int count = t.left();
+    if (count > 1) {
       entry.opcode = read ? IORING_OP_READV : IORING_OP_WRITEV;
-      entry.addr = reinterpret_cast<uint64_t>(t.parts);
-      entry.len = 2;
+      entry.addr = reinterpret_cast<uint64_t>(t.rest);
+      entry.len = static_cast<uint32_t>(count);
       return;
     }
     entry.opcode =
         read ? (fixed ? IORING_OP_READ_FIXED : IORING_OP_READ) : (fixed ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE);
     if (fixed) entry.buf_index = static_cast<uint16_t>(t.buffer);
-    entry.addr = reinterpret_cast<uint64_t>(t.parts[0].iov_base);
-    entry.len = static_cast<uint32_t>(t.parts[0].iov_len);
+    entry.addr = reinterpret_cast<uint64_t>(t.rest[0].iov_base);
+    entry.len = static_cast<uint32_t>(t.rest[0].iov_len);
   }
 
   void enter(unsigned wait_for) {

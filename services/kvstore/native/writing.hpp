@@ -1,5 +1,5 @@
 // Blocks to their places in files: the bytes as they are checksummed, the header last, once their checksum is as said.
-// A small block goes in one stroke with its header, which saves the file system half its work.
+// Small blocks go in one stroke with their headers, several that lie side by side in one: it is strokes that cost.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,6 @@ struct WriteWork {
 };
 
 constexpr size_t kEnoughToStart = 1 << 20;
-constexpr size_t kOneStroke = 1 << 20;
 
 class Writing {
  public:
@@ -31,7 +30,8 @@ class Writing {
   void run() {
     for (;;) {
       fill();
-      flush();
+      flights_.flush();
+      unflushed_ = 0;
       if (flights_.none()) return;
       receive(flights_.receive());
     }
@@ -46,13 +46,9 @@ class Writing {
     int slot = -1;
     size_t next = 0;
     bool header_sent = false;
-    unsigned open = 1;  // transfers under way, and one while there is more to send
+    unsigned open = 1;      // transfers under way, and one while there is more to send
+    Job* joined = nullptr;  // the next one in its stroke
   };
-
-  void flush() {
-    channel_.device().flush();
-    unflushed_ = 0;
-  }
 
   void fill() {
     while (current_ != nullptr || begin_next()) {
@@ -60,7 +56,7 @@ class Writing {
       while (job.next < job.work->length && job.work->outcome == done_well)
         if (!send_more(job)) return;
       if (job.work->outcome == done_well && !job.header_sent && !send_header(job)) return;
-      if (unflushed_ >= kEnoughToStart) flush();  // while the next one's checksums are computed
+      if (unflushed_ >= kEnoughToStart) start();  // while the next one's checksums are computed
       current_ = nullptr;
       release(job);
     }
@@ -80,41 +76,58 @@ class Writing {
     return true;
   }
 
+  void start() {
+    flights_.start();
+    unflushed_ = 0;
+  }
+
   bool send_more(Job& job) {
-    if (!flights_.room_for_body()) return false;
     bool in_place = job.next < job.in_place;
     size_t bytes = std::min(in_place ? kDirect : kBounce, (in_place ? job.in_place : job.work->length) - job.next);
+    size_t whole = round_up(bytes, kPage);
+    bool paged = bytes == job.work->length && kPage + whole <= kStroke;
+    Transfer* stroke = paged ? flights_.extensible(job.work->file, job.work->offset, kPage + whole) : nullptr;
+    if (stroke == nullptr && !flights_.room_for_body()) return false;
     const uint8_t* source = job.work->data + job.next;
     uint8_t* memory = in_place ? const_cast<uint8_t*>(source) : take(channel_.arena().bounces);
     if (memory == nullptr) return false;
-    size_t whole = round_up(bytes, kPage);
     if (!in_place) {
       std::memcpy(memory, source, bytes);
       std::memset(memory + bytes, 0, whole - bytes);
     }
     crc32c_pieces(memory, bytes, job.piece, table(job) + job.next / job.piece);
-    Transfer transfer{.action = Action::write,
-                      .file = job.work->file,
-                      .offset = job.work->offset + kPage + job.next,
-                      .memory = memory,
-                      .bytes = whole,
-                      .buffer = in_place ? job.slot : channel_.own_slot(),
-                      .owner = &job,
-                      .position = job.next,
-                      .body = true};
-    if (bytes == job.work->length && bytes <= kOneStroke) {
-      if (!finish_header(job)) {
-        if (!in_place) channel_.arena().bounces.push_back(memory);
-        return true;
-      }
-      transfer.offset = job.work->offset, transfer.lead = job.page, transfer.bytes += kPage, transfer.buffer = -1;
-      job.header_sent = true;
+    if (paged && !finish_header(job)) {
+      if (!in_place) channel_.arena().bounces.push_back(memory);
+      return true;
     }
-    flights_.send(transfer);
+    if (stroke != nullptr) {
+      stroke->add(job.page, kPage).add(memory, whole);
+      last_ = last_->joined = &job;
+    } else {
+      send(job, memory, whole, paged);
+    }
+    job.header_sent = paged;
     job.next += bytes;
     unflushed_ += bytes;
     ++job.open;
     return true;
+  }
+
+  void send(Job& job, uint8_t* memory, size_t bytes, bool paged) {
+    Transfer transfer{.action = Action::write,
+                      .file = job.work->file,
+                      .offset = job.work->offset + kPage + job.next,
+                      .owner = &job,
+                      .position = job.next,
+                      .body = true};
+    if (paged) {
+      transfer.offset = job.work->offset;
+      flights_.hold(transfer.add(job.page, kPage).add(memory, bytes));
+      last_ = &job;
+    } else {
+      transfer.buffer = job.next < job.in_place ? job.slot : channel_.own_slot();
+      flights_.send(transfer.add(memory, bytes));
+    }
   }
 
   // False, and the outcome is set: the bytes are not what their writer said.
@@ -130,23 +143,27 @@ class Writing {
   bool send_header(Job& job) {
     if (!flights_.room_for_header()) return false;
     if (!finish_header(job)) return true;
-    flights_.send({.action = Action::write,
-                   .file = job.work->file,
-                   .offset = job.work->offset,
-                   .memory = job.page,
-                   .bytes = kPage,
-                   .buffer = channel_.own_slot(),
-                   .owner = &job});
+    Transfer transfer{.action = Action::write,
+                      .file = job.work->file,
+                      .offset = job.work->offset,
+                      .buffer = channel_.own_slot(),
+                      .owner = &job};
+    flights_.send(transfer.add(job.page, kPage));
     ++job.open;
     return true;
   }
 
   void receive(Transfer* transfer) {
-    Job& job = *static_cast<Job*>(transfer->owner);
-    if (transfer->error != 0 && job.work->outcome == done_well) job.work->outcome = transfer->error;
-    if (transfer->body && transfer->position >= job.in_place) channel_.arena().bounces.push_back(transfer->memory);
+    int part = transfer->count > 1 ? 1 : 0;  // behind its page, if that went along
+    for (Job* job = static_cast<Job*>(transfer->owner); job != nullptr; part += 2) {
+      Job* next = job->joined;
+      if (transfer->error != 0 && job->work->outcome == done_well) job->work->outcome = transfer->error;
+      if (transfer->body && transfer->position >= job->in_place)
+        channel_.arena().bounces.push_back(static_cast<uint8_t*>(transfer->parts[part].iov_base));
+      release(*job);
+      job = next;
+    }
     flights_.end(transfer);
-    release(job);
   }
 
   void release(Job& job) {
@@ -163,6 +180,7 @@ class Writing {
   Flights flights_;
   size_t at_ = 0, unflushed_ = 0;
   Job* current_ = nullptr;
+  Job* last_ = nullptr;  // of the stroke that is held
 };
 
 }  // namespace hostless

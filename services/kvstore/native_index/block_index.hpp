@@ -7,65 +7,21 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
-#include <cstring>
 #include <numeric>
 #include <stdexcept>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "ages.hpp"
+#include "slot_table.hpp"
+
 namespace hostless {
-
-using Key = std::array<uint8_t, 16>;
-using Slot = uint32_t;
-constexpr Slot kNone = UINT32_MAX;
-
-inline uint64_t hash_of(const Key& key) {  // keys are digests: their bytes are random already
-  uint64_t h;
-  std::memcpy(&h, key.data(), 8);
-  return h;
-}
-
-struct KeyHash {
-  size_t operator()(const Key& key) const { return hash_of(key); }
-};
-
-struct IndexEntry {
-  Key key;
-  uint64_t recency = 0;
-  Slot parent = kNone;  // the block before it; none at position 0
-  uint32_t root = 0;  // of its chain: who is charged for it
-  uint32_t position = 0;
-  uint32_t length = 0;  // bytes of payload
-  uint32_t size = 0;  // bytes that it takes where it is stored
-  uint32_t pins = 0;
-  Slot older = kNone, newer = kNone;  // in its root's list of unpinned blocks
-  Slot first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
-  bool stored = false;  // false: free, or lost while pinned
-  bool listed = false;
-};
-static_assert(sizeof(IndexEntry) == 72);
-
-// The chains of one model, layout and tenant share a root key; a root's unpinned blocks are a list by last use.
-struct Root {
-  Key key;
-  uint64_t bytes = 0, reserved = 0, blocks = 0;
-  Slot oldest = kNone, newest = kNone;
-  uint64_t users = 0;  // entries and reservations that name it
-};
-
-// What a scan of a store's disk tells of a block.
-struct Found {
-  Key key, parent;
-  uint32_t position, length, size, padding;
-};
-static_assert(sizeof(Found) == 48);
 
 class BlockIndex {
  public:
-  BlockIndex(uint64_t capacity, uint64_t root_quota) : capacity_(capacity), quota_(root_quota) { grow_table(64); }
+  BlockIndex(uint64_t capacity, uint64_t root_quota) : capacity_(capacity), quota_(root_quota) {}
+  BlockIndex(const BlockIndex&) = delete;
+  BlockIndex& operator=(const BlockIndex&) = delete;
 
   uint64_t capacity() const { return capacity_; }
   uint64_t stored() const { return stored_; }
@@ -75,16 +31,11 @@ class BlockIndex {
   size_t roots() const { return root_of_key_.size(); }
   // Bytes of memory, as allocated.
   size_t memory() const {
-    return entries_.capacity() * sizeof(IndexEntry) + table_.capacity() * sizeof(Slot) +
-           free_.capacity() * sizeof(Slot) + roots_.capacity() * sizeof(Root);
+    return entries_.capacity() * sizeof(IndexEntry) + table_.memory() + free_.capacity() * sizeof(Slot) +
+           roots_.capacity() * sizeof(Root);
   }
 
-  Slot find(const Key& key) const {
-    for (size_t at = hash_of(key) & mask_;; at = (at + 1) & mask_) {
-      Slot slot = table_[at];
-      if (slot == kNone || entries_[slot].key == key) return slot;
-    }
-  }
+  Slot find(const Key& key) const { return table_.find(key); }
 
   const IndexEntry& entry(Slot slot) const { return entries_.at(slot); }
   const Root& root(uint32_t at) const { return roots_.at(at); }
@@ -101,8 +52,8 @@ class BlockIndex {
       if (slot == kNone) break;
       found.push_back(slot);
     }
-    for (size_t i = found.size(); i-- > 0;) touch(found[i]);
-    if (!found.empty()) touch_ancestors(found[0]);
+    for (size_t i = found.size(); i-- > 0;) ages_.touch(found[i]);
+    if (!found.empty()) ages_.touch_ancestors(found[0]);
     return found.size();
   }
 
@@ -117,18 +68,18 @@ class BlockIndex {
     if (find(f.key) != kNone || !may_follow(f.parent, f.position))
       throw std::invalid_argument("the block is here already, or its parent is not");
     if (used() + f.size > capacity_) throw std::invalid_argument("no room is reserved for the block");
-    touch_ancestors(insert(f));
+    ages_.touch_ancestors(insert(f));
   }
 
   void pin(Slot slot) {
     IndexEntry& e = entries_.at(slot);
-    if (e.pins++ == 0 && e.listed) unlist(slot);
+    if (e.pins++ == 0 && e.listed) ages_.unlist(slot);
   }
 
   // Undoes the pins of a run. Blocks that nobody pins any more, and are still stored, become the most recently used.
   void unpin(const Slot* run, size_t count) {
     for (size_t i = count; i-- > 0;) unpin(run[i]);
-    if (count && entries_[run[0]].stored) touch_ancestors(run[0]);
+    if (count && entries_[run[0]].stored) ages_.touch_ancestors(run[0]);
   }
 
   // Reserves `size` bytes for a block of the chain that starts at `root`. False, and nothing was evicted: larger than
@@ -140,7 +91,7 @@ class BlockIndex {
     std::vector<std::pair<Found, uint64_t>> undo;
     while (roots_[at].bytes + roots_[at].reserved + size > quota_ || used() + size > capacity_) {
       bool over = roots_[at].bytes + roots_[at].reserved + size > quota_;
-      Slot victim = over ? oldest_leaf_of(at) : oldest_leaf();
+      Slot victim = over ? ages_.oldest_leaf_of(at) : ages_.oldest_leaf();
       if (victim == kNone) {
         for (size_t i = undo.size(); i-- > 0;) restore(undo[i].first, undo[i].second);
         evicted.clear();
@@ -167,7 +118,7 @@ class BlockIndex {
   void evict(uint64_t size, std::vector<Key>& evicted) {
     evicted.clear();
     for (uint64_t freed = 0; freed < size;) {
-      Slot victim = oldest_leaf();
+      Slot victim = ages_.oldest_leaf();
       if (victim == kNone) return;
       freed += entries_[victim].size;
       evicted.push_back(entries_[victim].key);
@@ -212,7 +163,7 @@ class BlockIndex {
     std::vector<Key> evicted;
     for (uint32_t at = 0; at < roots_.size(); ++at)
       while (roots_[at].bytes > quota_) {
-        Slot victim = oldest_leaf_of(at);
+        Slot victim = ages_.oldest_leaf_of(at);
         evicted.push_back(entries_[victim].key);
         remove(victim);
       }
@@ -277,7 +228,7 @@ class BlockIndex {
     std::sort(slots.begin(), slots.end(), [&](Slot a, Slot b) {
       return age[a] != age[b] ? age[a] < age[b] : entries_[a].position > entries_[b].position;
     });
-    for (Slot slot : slots) touch(slot);
+    for (Slot slot : slots) ages_.touch(slot);
   }
 
   Found as_found(const IndexEntry& e) const { return Found{e.key, parent_key(e), e.position, e.length, e.size, 0}; }
@@ -287,7 +238,7 @@ class BlockIndex {
     if (e.pins == 0) throw std::logic_error("a block is unpinned that nobody pins");
     if (--e.pins) return;
     if (e.stored)
-      list_newest(slot);
+      ages_.list(slot);
     else
       release(slot);
   }
@@ -315,7 +266,7 @@ class BlockIndex {
   }
 
   Slot insert(const Found& f) {
-    if (2 * (count_ + 1) > table_.size()) grow_table(2 * table_.size());
+    table_.make_room(count_ + 1);
     Slot slot;
     if (free_.empty()) {
       slot = static_cast<Slot>(entries_.size());
@@ -339,37 +290,31 @@ class BlockIndex {
       if (e.next_sibling != kNone) entries_[e.next_sibling].previous_sibling = slot;
       entries_[parent].first_child = slot;
     }
-    put(slot);
+    table_.put(slot);
     ++count_;
     stored_ += e.size;
     roots_[e.root].bytes += e.size;
     ++roots_[e.root].blocks;
-    list_newest(slot);
+    ages_.list(slot);
     return slot;
   }
 
-  // Undoes an eviction: back at its old place by age, which is near the old end.
+  // Undoes an eviction.
   void restore(const Found& f, uint64_t recency) {
     Slot slot = insert(f);
-    unlist(slot);
-    Root& r = roots_[entries_[slot].root];
-    Slot before = kNone, after = r.oldest;
-    while (after != kNone && entries_[after].recency < recency) before = after, after = entries_[after].newer;
-    IndexEntry& e = entries_[slot];
-    e.recency = recency, e.older = before, e.newer = after, e.listed = true;
-    (before == kNone ? r.oldest : entries_[before].newer) = slot;
-    (after == kNone ? r.newest : entries_[after].older) = slot;
+    ages_.unlist(slot);
+    ages_.list_again(slot, recency);
   }
 
   void remove(Slot slot) {
     IndexEntry& e = entries_[slot];
-    take(slot);
+    table_.take(slot);
     --count_;
     stored_ -= e.size;
     Root& r = roots_[e.root];
     r.bytes -= e.size;
     --r.blocks;
-    if (e.listed) unlist(slot);
+    if (e.listed) ages_.unlist(slot);
     if (e.parent != kNone) {
       if (e.previous_sibling != kNone)
         entries_[e.previous_sibling].next_sibling = e.next_sibling;
@@ -384,91 +329,16 @@ class BlockIndex {
 
   void release(Slot slot) { free_.push_back(slot); }
 
-  void touch(Slot slot) {
-    entries_[slot].recency = ++clock_;
-    if (!entries_[slot].listed) return;
-    unlist(slot);
-    list_newest(slot);
-  }
-
-  // A parent is never older than its children, so that the oldest block is a leaf.
-  void touch_ancestors(Slot slot) {
-    for (Slot at = entries_[slot].parent; at != kNone; at = entries_[at].parent) touch(at);
-  }
-
-  void list_newest(Slot slot) {
-    IndexEntry& e = entries_[slot];
-    Root& r = roots_[e.root];
-    e.recency = ++clock_;
-    e.older = r.newest, e.newer = kNone;
-    (r.newest == kNone ? r.oldest : entries_[r.newest].newer) = slot;
-    r.newest = slot;
-    e.listed = true;
-  }
-
-  void unlist(Slot slot) {
-    IndexEntry& e = entries_[slot];
-    Root& r = roots_[e.root];
-    (e.older == kNone ? r.oldest : entries_[e.older].newer) = e.newer;
-    (e.newer == kNone ? r.newest : entries_[e.newer].older) = e.older;
-    e.older = e.newer = kNone;
-    e.listed = false;
-  }
-
-  // Passes over parents whose children are pinned: all others are younger than their children.
-  Slot oldest_leaf_of(uint32_t at) const {
-    Slot slot = roots_[at].oldest;
-    while (slot != kNone && entries_[slot].first_child != kNone) slot = entries_[slot].newer;
-    return slot;
-  }
-
-  Slot oldest_leaf() const {
-    Slot oldest = kNone;
-    for (uint32_t at = 0; at < roots_.size(); ++at) {
-      if (!roots_[at].users || roots_[at].oldest == kNone) continue;
-      if (oldest != kNone && entries_[roots_[at].oldest].recency > entries_[oldest].recency) continue;
-      Slot slot = oldest_leaf_of(at);
-      if (slot != kNone && (oldest == kNone || entries_[slot].recency < entries_[oldest].recency)) oldest = slot;
-    }
-    return oldest;
-  }
-
-  void put(Slot slot) {
-    size_t at = hash_of(entries_[slot].key) & mask_;
-    while (table_[at] != kNone) at = (at + 1) & mask_;
-    table_[at] = slot;
-  }
-
-  // Closes the gap, so that probing never meets tombstones.
-  void take(Slot slot) {
-    size_t gap = hash_of(entries_[slot].key) & mask_;
-    while (table_[gap] != slot) gap = (gap + 1) & mask_;
-    for (size_t at = (gap + 1) & mask_; table_[at] != kNone; at = (at + 1) & mask_) {
-      size_t home = hash_of(entries_[table_[at]].key) & mask_;
-      if (((at - home) & mask_) < ((at - gap) & mask_)) continue;
-      table_[gap] = table_[at];
-      gap = at;
-    }
-    table_[gap] = kNone;
-  }
-
-  void grow_table(size_t size) {
-    std::vector<Slot> old = std::move(table_);
-    table_.assign(size, kNone);
-    mask_ = size - 1;
-    for (Slot slot : old)
-      if (slot != kNone) put(slot);
-  }
-
   uint64_t capacity_, quota_;
-  uint64_t stored_ = 0, reserved_ = 0, clock_ = 0;
-  size_t count_ = 0, mask_ = 0;
+  uint64_t stored_ = 0, reserved_ = 0;
+  size_t count_ = 0;
   std::vector<IndexEntry> entries_;
   std::vector<Slot> free_;
-  std::vector<Slot> table_;
   std::vector<Root> roots_;
   std::vector<uint32_t> free_roots_;
   std::unordered_map<Key, uint32_t, KeyHash> root_of_key_;
+  SlotTable table_{entries_};
+  Ages ages_{entries_, roots_};
 };
 
 }  // namespace hostless

@@ -17,7 +17,7 @@ from services.kvstore.engines import Write
 from services.kvstore.engines.local import record as on_disk
 from services.kvstore.engines.local import segment as files
 from services.kvstore.engines.local.holes import free
-from services.kvstore.engines.local.record import PAGE, Record, footprint
+from services.kvstore.engines.local.record import Record, footprint
 from services.kvstore.engines.local.segment import Segment
 
 Outcomes = list[Exception | None]
@@ -128,7 +128,7 @@ class Lane:
 
     def _segment_for(self, folder: int, size: int) -> Segment:
         segment = self._active[folder]
-        if segment is not None and segment.end > PAGE and segment.end + size > self._segment_bytes:
+        if segment is not None and segment.end and segment.end + size > self._segment_bytes:
             self._retire(folder)
             segment = None
         if segment is None:

@@ -77,9 +77,9 @@ class LocalEngine:
         number = broken = 0
         records: list[Record] = []
         for folder in self._folders:
-            for path in folder.files():
-                number = max(number, int(path.stem))
-                found, lost = self._reopen(folder, path)
+            for its_number, nonce, path in folder.files():
+                number = max(number, its_number)
+                found, lost = self._reopen(folder, path, nonce)
                 records += found
                 broken += lost
         records.sort(key=lambda record: record.sequence)
@@ -173,8 +173,7 @@ class LocalEngine:
 
     def new_segment(self, folder: int) -> Segment:
         place = self._folders[folder]
-        number = next(self._numbers)
-        segment = files.create(place.path(number), number, self.channels, place.direct)
+        segment = files.create(place.segments, next(self._numbers), self.channels, place.direct)
         self._places.open_segment(segment)
         return segment
 
@@ -204,13 +203,11 @@ class LocalEngine:
         except OSError as error:
             log.error("an empty segment stays", extra={"path": str(segment.path), "reason": str(error)})
 
-    def _reopen(self, folder: Folder, path: Path) -> tuple[list[Record], int]:
+    def _reopen(self, folder: Folder, path: Path, nonce: int) -> tuple[list[Record], int]:
         """Takes in a segment of an earlier run: its blocks, and how many were not whole. All else in it goes."""
         try:
-            found = recovery.inspect(path)
-            if found is None:
-                return [], self._throw_away(path)
-            segment = files.reopen(path, found.nonce, self.channels, folder.direct)
+            found = recovery.inspect(path, nonce)
+            segment = files.reopen(path, nonce, self.channels, folder.direct)
         except OSError as error:
             log.error("a segment can't be read", extra={"path": str(path), "reason": str(error)})
             return [], 1
@@ -227,16 +224,6 @@ class LocalEngine:
         self._places.close_segment(segment)
         self._places.done([segment])
         return alive, len(broken)
-
-    def _throw_away(self, path: Path) -> int:
-        """A file whose first page is none of a segment: its making was cut short, or that page is broken. The second
-        is a loss, and counts as one."""
-        size = path.stat().st_size
-        path.unlink()
-        if size <= on_disk.PAGE:
-            return 0
-        log.error("a segment's first page is broken: its blocks are lost", extra={"path": str(path), "bytes": size})
-        return 1
 
     def _tidy(self, segment: Segment, found: recovery.Found, alive: list[Record]) -> None:
         try:

@@ -42,13 +42,11 @@ class Folder:
         if not self.direct:
             log.warning("no O_DIRECT here: reads and writes go through the page cache", extra={"path": str(root)})
 
-    def files(self) -> list[Path]:
-        """The segment files, oldest first; what else lies there (a pipe, say, whose opening waits) is left alone."""
-        found = [path for path in self.segments.glob(f"*{files.SUFFIX}") if path.stem.isdigit() and path.is_file()]
-        return sorted(found, key=lambda path: int(path.stem))
-
-    def path(self, number: int) -> Path:
-        return self.segments / f"{number:08}{files.SUFFIX}"
+    def files(self) -> list[tuple[int, int, Path]]:
+        """Number, nonce and path of the segment files, oldest first; what else lies there (a pipe, say, whose opening
+        waits) is left alone."""
+        named = ((files.number_and_nonce(path), path) for path in self.segments.iterdir() if path.is_file())
+        return sorted((*name, path) for name, path in named if name)
 
     def close(self) -> None:
         os.close(self._lock)

@@ -24,7 +24,7 @@ class LocalOptions:
     def __post_init__(self) -> None:
         require(1 <= self.queue_depth <= 1024, f"queue-depth: {self.queue_depth} is not between 1 and 1024")
         require(self.write_limit_bytes_s >= 0, f"write-limit-bytes-s: {self.write_limit_bytes_s} is negative")
-        least = _segments.LARGEST_BLOCK + 2 * _segments.PAGE
+        least = _segments.LARGEST_BLOCK + _segments.PAGE
         most = LARGEST_SEGMENT
         require(least <= self.segment_bytes <= most, f"segment-bytes: {self.segment_bytes} is not {least} to {most}")
         require(self.channels > self.lanes >= 1, "channels: must be more than lanes, of which there is at least 1")

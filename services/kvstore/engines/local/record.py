@@ -1,6 +1,5 @@
-"""What stands in a segment file, as bytes: its own first page, a page before each block, and the footer that ends it.
+"""What stands in a segment file, as bytes: a page before each block, and the footer that ends it.
 
-    page of a segment   magic 8 | nonce u64 | number u64 | zeros | page crc u32
     page of a block     identity 48: magic 8 | nonce u64 | own offset u64 | key 16 | length u32 | piece u32
                         | parent 16 | position u32 | payload crc u32 | sequence u64 | synced below u64 | tokens 64 x u32
                         | from 1024: crc32c a piece | page crc u32 (native/record.hpp)
@@ -8,8 +7,9 @@
     trailer             magic 8 | nonce u64 | offset of the footer u64 | blocks u32 | footer's crc u32 | zeros
                         | page crc u32
 
-All little endian; a page has 4096 bytes. `sequence` counts the store's puts; what lies below `synced below` in its
-segment was durable when the page was written, so that only what lies above it must be read again after a crash.
+All little endian; a page has 4096 bytes. The nonce is the segment's, whose name says it too. `sequence` counts the
+store's puts; what lies below `synced below` in its segment was durable when the page was written, so that only what
+lies above it must be read again after a crash.
 """
 
 import struct
@@ -21,13 +21,12 @@ from services.kvstore import _segments
 from services.kvstore.block import Block, Stored
 
 PAGE = _segments.PAGE
-_SEGMENT = struct.Struct("<8sQQ")
 _IDENTITY = struct.Struct("<8sQQ16sII")
 _REST = struct.Struct("<16sIIQQ")
 _ENTRY = struct.Struct("<QQ16s16sII")
 _TRAILER = struct.Struct("<8sQQII")
 _CRC = struct.Struct("<I")
-_SEGMENT_MAGIC, _BLOCK_MAGIC, _TRAILER_MAGIC = b"HLSSEGM1", b"HLSBLCK1", b"HLSTRAI1"
+_BLOCK_MAGIC, _TRAILER_MAGIC = b"HLSBLCK1", b"HLSTRAI1"
 _TOKENS_AT = _IDENTITY.size + _REST.size
 _TOKENS_END = _TOKENS_AT + 4 * BLOCK_TOKENS
 assert _IDENTITY.size == _segments.IDENTITY_BYTES
@@ -51,16 +50,6 @@ class Record:
 def footprint(length: int) -> int:
     """Bytes of a segment that a block of `length` payload bytes takes."""
     return PAGE - length // -PAGE * PAGE
-
-
-def segment_page(nonce: int, number: int) -> bytes:
-    return _sealed(_SEGMENT.pack(_SEGMENT_MAGIC, nonce, number))
-
-
-def segment_nonce(page: bytes) -> int | None:
-    """The nonce of the segment that begins with this page; None: none begins here."""
-    magic, nonce, _ = _SEGMENT.unpack_from(page) if _whole(page) else (b"", 0, 0)
-    return int(nonce) if magic == _SEGMENT_MAGIC else None
 
 
 def identity(key: bytes, length: int, nonce: int, offset: int) -> bytes:

@@ -22,7 +22,6 @@ class Found:
     """`records` in order of offset. `doubtful` ones among them may not be whole. `spans` hold data; `kept` are those
     that are no blocks and stay."""
 
-    nonce: int
     records: list[Record]
     doubtful: list[Record]
     spans: list[Span]
@@ -35,25 +34,22 @@ class Found:
         return list(without(self.spans, sorted([*self.kept, *blocks])))
 
 
-def inspect(path: Path) -> Found | None:
-    """Reads a segment file; None: it is none, or one whose making was cut short. Raises OSError."""
+def inspect(path: Path, nonce: int) -> Found:
+    """Reads a segment file. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        nonce = on_disk.segment_nonce(os.pread(fd, PAGE, 0))
-        if nonce is None:
-            return None
         spans = list(data_spans(fd))
         size = os.fstat(fd).st_size
         if (footed := _by_footer(fd, size, nonce)) is not None:
             records, begin = footed
             starts = _Starts(spans)
             alive = [record for record in records if starts.hold(record.offset)]
-            return Found(nonce, alive, [], spans, [(0, PAGE), (begin, size)], True)
+            return Found(alive, [], spans, [(begin, size)], True)
         records = list(_by_pages(fd, spans, nonce))
         synced = max((record.synced_below for record in records), default=0)
         doubtful = [record for record in records if record.offset >= synced]
-        return Found(nonce, records, doubtful, spans, [(0, PAGE)], False)
+        return Found(records, doubtful, spans, [], False)
     finally:
         os.close(fd)
 
@@ -87,7 +83,7 @@ def _by_footer(fd: int, size: int, nonce: int) -> tuple[list[Record], int] | Non
 
 def _by_pages(fd: int, spans: list[Span], nonce: int) -> Iterator[Record]:
     """A block's page is where the one before it ended, or, behind a lost block, anywhere: there, pages are searched."""
-    at = PAGE
+    at = 0
     for begin, end in spans:
         at = max(at, begin)
         window, window_at, searching = b"", 0, False

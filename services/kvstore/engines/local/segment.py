@@ -1,4 +1,6 @@
-"""One segment file: a page of its own, then blocks appended one behind the other, then, once it is full, a footer.
+"""One segment file: blocks appended one behind the other, then, once it is full, a footer.
+
+Its name says its number and its nonce, which all its pages carry; so no page of it is needed to read the others.
 
 A place in a segment is written once. A removed block leaves a hole, a segment without blocks goes; so a read that comes
 too late finds zeros or the block's own bytes, never another's.
@@ -7,6 +9,7 @@ too late finds zeros or the block's own bytes, never another's.
 import contextlib
 import logging
 import os
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ from services.kvstore.engines.local.record import PAGE, Record
 
 log = logging.getLogger(__name__)
 
-SUFFIX = ".seg"
+_NAME = re.compile(r"(\d{8,})-([0-9a-f]{16})\.seg")
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +33,7 @@ class Segment:
     fd: int
     slot: int
     """In the table of registered files; -1: not registered."""
-    end: int = PAGE
+    end: int = 0
     """Where the next block goes. All below is durable."""
     id: int = -1
     """In places; -1: not there, or gone again."""
@@ -45,21 +48,24 @@ class Segment:
         return self.fd, self.slot
 
 
-def create(path: Path, number: int, channels: _segments.Channels, direct: bool) -> Segment:
+def number_and_nonce(path: Path) -> tuple[int, int] | None:
+    """What a segment's name says; None: it is the name of none."""
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2], 16)) if match else None
+
+
+def create(folder: Path, number: int, channels: _segments.Channels, direct: bool) -> Segment:
     """A new, empty, durable segment. Raises OSError, and then there is none."""
     nonce = secrets.randbits(64)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    path = folder / f"{number:08}-{nonce:016x}.seg"
+    fd = _open(path, direct, os.O_CREAT | os.O_EXCL)
     try:
-        _write_all(fd, on_disk.segment_page(nonce, number), 0)
-        os.fsync(fd)
-        _sync_folder(path.parent)
-        segment_fd = _open(path, direct)
+        _sync_folder(folder)
     except BaseException:
+        os.close(fd)
         path.unlink(missing_ok=True)
         raise
-    finally:
-        os.close(fd)
-    return Segment(path, nonce, segment_fd, channels.add_file(segment_fd))
+    return Segment(path, nonce, fd, channels.add_file(fd))
 
 
 def reopen(path: Path, nonce: int, channels: _segments.Channels, direct: bool) -> Segment:
@@ -126,8 +132,8 @@ def opens_directly(folder: Path) -> bool:
         probe.unlink()
 
 
-def _open(path: Path, direct: bool) -> int:
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0))
+def _open(path: Path, direct: bool, more: int = 0) -> int:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0) | more, 0o600)
 
 
 def _write_all(fd: int, data: bytes, at: int) -> None:

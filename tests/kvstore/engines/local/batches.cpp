@@ -61,9 +61,9 @@ class Difficult final : public Device {
     if (disk_.random() % 2 && left > 512) left = (1 + disk_.random() % (left / 512)) * 512;
     if (at >= disk_.bytes.size()) return 0;
     left = std::min(left, disk_.bytes.size() - at);
-    for (int part = 0, parts = t.left(t.parts); part < parts && count < left; ++part) {
-      auto* memory = static_cast<uint8_t*>(t.parts[part].iov_base);
-      size_t bytes = std::min(left - count, t.parts[part].iov_len);
+    for (int part = 0, parts = t.left(); part < parts && count < left; ++part) {
+      auto* memory = static_cast<uint8_t*>(t.rest[part].iov_base);
+      size_t bytes = std::min(left - count, t.rest[part].iov_len);
       if (t.action == Action::read)
         std::memcpy(memory, &disk_.bytes[at + count], bytes);
       else
@@ -165,7 +165,7 @@ void one_round(uint64_t seed) {
       CHECK((read.outcome == done_well) == (writes[which[n]].outcome == done_well));
     right += read.outcome == done_well;
   }
-  CHECK(channel.arena().pages.size() == 2 * depth && channel.arena().bounces.size() == depth);
+  CHECK(channel.arena().pages.size() == kPagesEach * depth && channel.arena().bounces.size() == depth);
   static size_t total = 0;
   total += right;
   if (seed % 40 == 39) std::printf("%zu slices right\n", total);

@@ -12,7 +12,7 @@ import pytest
 from services.common.settings import SettingError
 from services.kvstore import _segments
 from services.kvstore.block import BadBlock, Block
-from services.kvstore.engines import Read, Scan, Write
+from services.kvstore.engines import Read, Write
 from services.kvstore.engines.local import LocalEngine, LocalOptions
 from tests.kvstore.engines.contract import EngineContract, Subject, load, write
 from tests.kvstore.engines.local.conftest import SMALL, segments, taken
@@ -196,24 +196,10 @@ def test_what_is_no_segment_file_is_left_alone(root: Path, tools: Any) -> None:
     put(engine, [block], tools)
     engine.close()
     folder = root / "segments"
-    os.mkfifo(folder / "00000078.seg")
-    (folder / "00000079.seg").mkdir()
-    (folder / "notes.seg").write_text("mine")
+    os.mkfifo(folder / "00000078-0123456789abcdef.seg")
+    (folder / "00000079-0123456789abcdef.seg").mkdir()
+    (folder / "00000080.seg").write_text("mine")
     engine = LocalEngine([root], SMALL)
     assert [found.key for found in engine.scan().blocks] == [block.key]
     engine.close()
     assert len(list(folder.iterdir())) == 4
-
-
-def test_a_segment_without_its_first_page_is_told_as_a_loss(root: Path, tools: Any) -> None:
-    engine = LocalEngine([root], SMALL)
-    put(engine, tools.chain(3), tools)
-    engine.close()
-    (path,) = segments(root)
-    path.write_bytes(bytes(4096) + path.read_bytes()[4096:])
-    (root / "segments" / "00000009.seg").write_bytes(b"cut short")
-    engine = LocalEngine([root], SMALL)
-    assert engine.scan() == Scan([], 1)
-    assert segments(root) == []
-    put(engine, tools.chain(3), tools)
-    engine.close()
