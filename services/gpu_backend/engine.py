@@ -6,10 +6,13 @@ of it. Nothing here knows torch, so that the scheduler's thread can be tested wi
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from services.gpu_backend.layers import LayerCounters
 
 PAGE_TOKENS = 64  # ring.hpp's kPageTokens; tests compare the two
 """Tokens of a KV page, which is also a storage block (D4)."""
@@ -28,7 +31,8 @@ STEP_SEQUENCE = np.dtype(
         ("top_k", "<u4"),
         ("uniform", "<f4"),
         ("slot", "<u4"),
-        ("reserved", "<u4", (2,)),
+        ("generation", "<u4"),
+        ("hands_over", "<u4"),
     ]
 )
 """The fields of step.hpp's StepSequence, by the same names. Whoever makes views checks the offsets."""
@@ -83,6 +87,11 @@ class ModelGeometry:
         return int(np.prod(self.block_shape)) * ITEM_BYTES[self.dtype]
 
     @property
+    def layer_bytes(self) -> int:
+        """Bytes of a Layer Block (D5)."""
+        return self.block_bytes // self.layers
+
+    @property
     def kv_layout(self) -> str:
         """Part of every block key: equal only for engines whose KV can be exchanged."""
         shape = "x".join(str(n) for n in self.block_shape)
@@ -97,6 +106,7 @@ class StepView:
     tokens       u32[>= token_count]: new tokens, found through token_begin and token_count
     block_tables u32[lanes, lane_pages]: page of each 64 positions of a lane
     out_tokens   u32[>= sequence_count]: written by the engine where sample is 1, else left alone
+    layers       for engines that wait for each layer's KV, and tell what they have computed (D6); None: all is there
     """
 
     kind: StepKind
@@ -106,6 +116,7 @@ class StepView:
     tokens: NDArray[np.uint32]
     block_tables: NDArray[np.uint32]
     out_tokens: NDArray[np.uint32]
+    layers: "LayerCounters | None" = None
 
 
 class Engine(Protocol):
@@ -142,3 +153,21 @@ class Engine(Protocol):
     def close(self) -> None:
         """Gives memory back. Idempotent; no step may follow."""
         ...
+
+
+class LayeredEngine(Engine, Protocol):
+    """An engine that minds StepView.layers (D6).
+
+    Its pages may hold a few layers at a time: then a row of `kv_pages` is u8[resident layers' bytes], layer n lies
+    where layer n - resident lay, and it can only prefill.
+    """
+
+    @property
+    def resident_layers(self) -> int: ...
+
+
+def resident_layers(wanted: int, geometry: ModelGeometry) -> int:
+    """`wanted` of the model's layers, 0: all. Raises EngineError."""
+    if wanted > geometry.layers:
+        raise EngineError(f"{wanted} layers are to be resident, the model has {geometry.layers}")
+    return wanted or geometry.layers

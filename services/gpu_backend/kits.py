@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from services.fabric.ring import RingOwner
-from services.gpu_backend.engine import Engine, EngineError, ModelGeometry
+from services.gpu_backend.engine import EngineError, LayeredEngine, ModelGeometry
 from services.gpu_backend.engines.host_memory import available_bytes
 from services.gpu_backend.kv_agent import HostPages, Pages
 from services.gpu_backend.scheduler.host import HostScheduler
@@ -46,7 +46,7 @@ class EngineKit(Protocol):
 class HostKit:
     """An engine in host memory, driven by the core on a thread of this process."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LayeredEngine) -> None:
         self._engine = engine
 
     @property
@@ -55,7 +55,7 @@ class HostKit:
 
     def default_pages(self, useful: int) -> int:
         """Within 1 GiB and half of the memory that is free."""
-        free, block = available_bytes(), self.geometry.block_bytes
+        free, block = available_bytes(), self._engine.resident_layers * self.geometry.layer_bytes
         pages = min(useful, min(DEFAULT_KV_BYTES, free // 2) // block)
         if pages < 1:
             raise EngineError(f"a page has {block} bytes; {free} bytes are free, of which half may be used")
@@ -65,10 +65,13 @@ class HostKit:
         self._engine.allocate(settings.pages, settings.lanes, settings.step_tokens)
 
     def kv_pages(self) -> Pages:
-        return HostPages(self._engine.kv_pages)
+        return HostPages(self._engine.kv_pages, self.geometry.layers, self._engine.resident_layers)
 
     def make_scheduler(self, ring: RingOwner, settings: SchedulerSettings, max_context: int) -> Scheduler:
-        return HostScheduler(ring.buffer, self._engine, settings, max_context=max_context)
+        windowed = self._engine.resident_layers < self.geometry.layers
+        return HostScheduler(
+            ring.buffer, self._engine, settings, max_context=max_context, by_layers=True, windowed=windowed
+        )
 
     def close(self) -> None:
         self._engine.close()

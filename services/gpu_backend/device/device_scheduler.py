@@ -39,6 +39,9 @@ class DeviceScheduler:
     source = build.SCHEDULER_SOURCE
     """Of the kernel; benches have others."""
 
+    layers = None
+    """Graphs do not wait layer by layer (D6)."""
+
     def __init__(
         self,
         ring: RingMemory,

@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from services.gpu_backend.engine import PAGE_TOKENS
 from services.gpu_backend.engines.plan import Chunk, SingleGroup, StepPlan
+from services.gpu_backend.layers import NoLayers, StepLayers
 
 
 @dataclass
@@ -29,14 +30,14 @@ class GatherBuffer:
         empty = pool.new_empty((0, *pool.shape[3:]))
         return cls(empty, empty.clone())
 
-    def gather(self, pool: torch.Tensor, layer: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def gather(self, pool: torch.Tensor, place: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of `pages`, each [pages, 64, kv_heads, head_dim]; valid until the next call."""
         if len(pages) > len(self.keys):
             self.keys = pool.new_empty((len(pages), *pool.shape[3:]))
             self.values = torch.empty_like(self.keys)
         keys, values = self.keys[: len(pages)], self.values[: len(pages)]
-        torch.index_select(pool[:, layer, 0], 0, pages, out=keys)
-        torch.index_select(pool[:, layer, 1], 0, pages, out=values)
+        torch.index_select(pool[:, place, 0], 0, pages, out=keys)
+        torch.index_select(pool[:, place, 1], 0, pages, out=values)
         return keys, values
 
 
@@ -59,10 +60,14 @@ class _Chunk:
 
 
 class PagedAttention:
-    """A model's `Attention` for one step. pool: [pages, layers, 2, 64, kv_heads, head_dim]."""
+    """A model's `Attention` for one step. pool: [pages, resident layers, 2, 64, kv_heads, head_dim]; layer n has place
+    n modulo their number. Waits for each layer's KV, and tells when the new one is there (D6)."""
 
-    def __init__(self, pool: torch.Tensor, buffer: GatherBuffer, plan: StepPlan) -> None:
+    def __init__(
+        self, pool: torch.Tensor, buffer: GatherBuffer, plan: StepPlan, layers: StepLayers | None = None
+    ) -> None:
         self._pool = pool
+        self._layers = layers or NoLayers()
         self._buffer = buffer
         self._write_pages = torch.from_numpy(plan.write_pages)
         self._write_offsets = torch.from_numpy(plan.write_offsets)
@@ -70,32 +75,35 @@ class PagedAttention:
         self._chunks = [_prepare_chunk(chunk) for chunk in plan.chunks]
 
     def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        self._pool[:, layer, 0].index_put_((self._write_pages, self._write_offsets), key)
-        self._pool[:, layer, 1].index_put_((self._write_pages, self._write_offsets), value)
+        place = layer % self._pool.shape[1]
+        self._layers.begin(layer)
+        self._pool[:, place, 0].index_put_((self._write_pages, self._write_offsets), key)
+        self._pool[:, place, 1].index_put_((self._write_pages, self._write_offsets), value)
         found = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         for group in self._singles:
             rows = slice(group.begin, group.begin + group.count)
-            found[rows] = self._attend_singles(layer, group, query[rows])
+            found[rows] = self._attend_singles(place, group, query[rows])
         for chunk in self._chunks:
             rows = slice(chunk.begin, chunk.begin + chunk.count)
-            found[rows] = self._attend_chunk(layer, chunk, query[rows])
+            found[rows] = self._attend_chunk(place, chunk, query[rows])
+        self._layers.end(layer)
         return found
 
-    def _attend_singles(self, layer: int, group: _Singles, query: torch.Tensor) -> torch.Tensor:
+    def _attend_singles(self, place: int, group: _Singles, query: torch.Tensor) -> torch.Tensor:
         kv_heads, head_dim = self._pool.shape[4:]
         keys, values = (
             part.view(group.count, -1, kv_heads, head_dim)[:, : group.positions].transpose(1, 2)
-            for part in self._buffer.gather(self._pool, layer, group.pages)
+            for part in self._buffer.gather(self._pool, place, group.pages)
         )
         shared = query.reshape(group.count, kv_heads, -1, head_dim)
         found = scaled_dot_product_attention(shared, keys, values, attn_mask=group.mask)
         return found.reshape(query.shape)
 
-    def _attend_chunk(self, layer: int, chunk: _Chunk, query: torch.Tensor) -> torch.Tensor:
+    def _attend_chunk(self, place: int, chunk: _Chunk, query: torch.Tensor) -> torch.Tensor:
         kv_heads, head_dim = self._pool.shape[4:]
         keys, values = (
             part.view(1, -1, kv_heads, head_dim)[:, : chunk.positions].transpose(1, 2)
-            for part in self._buffer.gather(self._pool, layer, chunk.pages)
+            for part in self._buffer.gather(self._pool, place, chunk.pages)
         )
         found = scaled_dot_product_attention(
             query.transpose(0, 1)[None],

@@ -16,16 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry, StepKind, StepView
+from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry, StepKind, StepView, resident_layers
 from services.gpu_backend.engines.host_memory import available_bytes
 from services.gpu_backend.engines.kv_chain import ChainPowers, Uint32s, chain
 from services.gpu_backend.engines.synthetic_model import DecodeCost, PrefillCost, SyntheticModel
+from services.gpu_backend.layers import StepLayers, layers_of
 
 
 @dataclass(frozen=True)
 class SyntheticSettings:
     """words: ids that the output cycles through. Rates are tokens/s, and for want of a model; decode_rate is each
     sequence's.
+
+    resident_layers: that a page holds at a time; 0: all (LayeredEngine).
 
     contextual: the output depends on every token before it, through the KV. verify: every step first checks
     the KV of all earlier positions, at a cost in proportion.
@@ -37,6 +40,7 @@ class SyntheticSettings:
     decode_rate: float = 100.0
     prefill_rate: float = 20000.0
     model: SyntheticModel | None = None
+    resident_layers: int = 0
     contextual: bool = False
     verify: bool = False
 
@@ -65,6 +69,10 @@ class Pace:
         self._clock, self._sleep = clock, sleep
         self._due = float("-inf")
 
+    def restart(self) -> None:
+        """What comes next begins now, not when the last one was due."""
+        self._due = float("-inf")
+
     def spend(self, seconds: float) -> None:
         now = self._clock()
         begin = self._due if now - self._due < seconds else now
@@ -86,6 +94,7 @@ class SyntheticEngine:
         )  # fmt: skip
         self._closing = threading.Event()
         self._pace = pace or Pace(sleep=self._closing.wait)
+        self._resident = resident_layers(settings.resident_layers, self._geometry)
         self._powers = ChainPowers(settings.max_context)
         self._kv = np.zeros((0, *self._page_shape), np.uint32)
 
@@ -94,11 +103,15 @@ class SyntheticEngine:
         return self._geometry
 
     @property
+    def resident_layers(self) -> int:
+        return self._resident
+
+    @property
     def kv_pages(self) -> NDArray[np.uint8]:
         return self._kv.reshape(len(self._kv), -1).view(np.uint8)
 
     def allocate(self, pages: int, lanes: int, step_tokens: int) -> None:
-        needed, room = pages * self._geometry.block_bytes, available_bytes()
+        needed, room = pages * self._resident * self._geometry.layer_bytes, available_bytes()
         if needed > room:
             raise EngineError(f"{pages} KV pages need {needed} bytes; {room} are available")
         self._kv = np.zeros((pages, *self._page_shape), np.uint32)
@@ -110,25 +123,51 @@ class SyntheticEngine:
         ends = rows["position"].astype(np.int64) + rows["token_count"]
         if len(rows) and ends.max() > self._settings.max_context:
             raise EngineError(f"step refused: position {ends.max()} is past {self._settings.max_context}")
-        if self._settings.verify:
-            for i in np.flatnonzero(rows["token_count"]):
-                self._verify(view, int(i))
-        self._write_singles(view, np.flatnonzero(rows["token_count"] == 1))
-        for i in np.flatnonzero(rows["token_count"] > 1):
-            self._write_chunk(view, int(i))
-        sampled = np.flatnonzero((rows["sample"] != 0) & (rows["token_count"] > 0))
-        choice = self._hashes(view, sampled, ends[sampled] - 1) if self._settings.contextual else ends[sampled]
+        active = rows["token_count"] > 0
+        seconds = self._seconds(view.kind, rows[active]) if active.any() else 0.0
+        with layers_of(view) as layers:
+            if layers.idle:
+                self._compute(view, active, slice(None))
+                self._pace.spend(seconds)
+            else:
+                active = self._compute_by_layers(view, active, layers, seconds)
+        sampled = np.flatnonzero((rows["sample"] != 0) & active)
+        last = (self._model.layers - 1) % self._resident
+        choice = self._hashes(view, sampled, ends[sampled] - 1, last) if self._settings.contextual else ends[sampled]
         view.out_tokens[sampled] = self._words[choice % len(self._words)]
-        if rows["token_count"].any():
-            self._pace.spend(self._seconds(view.kind, rows[rows["token_count"] > 0]))
 
     def close(self) -> None:
         self._closing.set()
 
+    def _compute_by_layers(
+        self, view: StepView, active: NDArray[np.bool_], layers: StepLayers, seconds: float
+    ) -> NDArray[np.bool_]:
+        """Each layer takes its part of the time, from when its KV is there. Returns who is not lost."""
+        lanes = view.sequences["lane"][: view.sequence_count]
+        for layer in range(self._model.layers):
+            if layers.begin(layer):
+                self._pace.restart()
+            active = active & ~np.isin(lanes, list(layers.lost))
+            place = layer % self._resident
+            self._compute(view, active, slice(place, place + 1))
+            self._pace.spend(seconds / self._model.layers)
+            layers.end(layer)
+        return active
+
+    def _compute(self, view: StepView, active: NDArray[np.bool_], places: slice) -> None:
+        """The new tokens' KV in these places of their pages."""
+        counts = view.sequences["token_count"][: view.sequence_count] * active
+        if self._settings.verify:
+            for i in np.flatnonzero(active):
+                self._verify(view, int(i), places)
+        self._write_singles(view, np.flatnonzero(counts == 1), places)
+        for i in np.flatnonzero(counts > 1):
+            self._write_chunk(view, int(i), places)
+
     @property
     def _page_shape(self) -> tuple[int, int, int, int]:
         """Layers, K and V, tokens, words."""
-        return (self._model.layers, 2, PAGE_TOKENS, self._model.width)
+        return (self._resident, 2, PAGE_TOKENS, self._model.width)
 
     def _seconds(self, kind: StepKind, rows: NDArray[Any]) -> float:
         """What the step would take. In a prefill step rows of one token behind the first are decodes."""
@@ -140,41 +179,45 @@ class SyntheticEngine:
         prefill = self._model.prefill.seconds(list(chunks))
         return max(prefill, decode) if len(decodes) else prefill
 
-    def _hashes(self, view: StepView, index: NDArray[np.intp], positions: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """V of one position of each sequence in `index`."""
+    def _hashes(
+        self, view: StepView, index: NDArray[np.intp], positions: NDArray[np.int64], place: int
+    ) -> NDArray[np.uint32]:
+        """V of one position of each sequence in `index`, in the layer that has this place."""
         pages = view.block_tables[view.sequences["lane"][index], positions // PAGE_TOKENS]
-        hashes: NDArray[np.uint32] = self._kv[pages, 0, 1, positions % PAGE_TOKENS, 0]
+        hashes: NDArray[np.uint32] = self._kv[pages, place, 1, positions % PAGE_TOKENS, 0]
         return hashes
 
-    def _write_singles(self, view: StepView, index: NDArray[np.intp]) -> None:
+    def _write_singles(self, view: StepView, index: NDArray[np.intp], places: slice) -> None:
         rows = view.sequences[index]
         lanes, positions = rows["lane"], rows["position"].astype(np.int64)
         tokens = view.tokens[rows["token_begin"]]
-        previous = self._hashes(view, index, np.maximum(positions - 1, 0))
+        previous = self._hashes(view, index, np.maximum(positions - 1, 0), places.start or 0)
         pages, offsets = view.block_tables[lanes, positions // PAGE_TOKENS], positions % PAGE_TOKENS
-        self._write(pages, offsets, tokens, self._powers.next(np.where(positions > 0, previous, 0), tokens))
+        self._write(places, pages, offsets, tokens, self._powers.next(np.where(positions > 0, previous, 0), tokens))
 
-    def _write_chunk(self, view: StepView, index: int) -> None:
+    def _write_chunk(self, view: StepView, index: int, places: slice) -> None:
         row = view.sequences[index]
         begin, count, position = (int(row[name]) for name in ("token_begin", "token_count", "position"))
         table = view.block_tables[row["lane"]]
         tokens = view.tokens[begin : begin + count]
-        previous = int(self._hashes(view, np.array([index]), np.array([position - 1]))[0]) if position else 0
+        before = self._hashes(view, np.array([index]), np.array([max(position - 1, 0)]), places.start or 0)
+        previous = int(before[0]) if position else 0
         positions = np.arange(position, position + count)
         pages, offsets = table[positions // PAGE_TOKENS], positions % PAGE_TOKENS
-        self._write(pages, offsets, tokens, chain(previous, tokens, self._powers))
+        self._write(places, pages, offsets, tokens, chain(previous, tokens, self._powers))
 
-    def _write(self, pages: NDArray[Any], offsets: NDArray[np.int64], tokens: Uint32s, hashes: Uint32s) -> None:
-        """Into every layer."""
-        self._kv[pages, :, 0, offsets, 0] = tokens[:, None]
-        self._kv[pages, :, 1, offsets, 0] = hashes[:, None]
+    def _write(
+        self, places: slice, pages: NDArray[Any], offsets: NDArray[np.int64], tokens: Uint32s, hashes: Uint32s
+    ) -> None:
+        self._kv[pages, places, 0, offsets, 0] = tokens[:, None]
+        self._kv[pages, places, 1, offsets, 0] = hashes[:, None]
 
-    def _verify(self, view: StepView, index: int) -> None:
+    def _verify(self, view: StepView, index: int, places: slice) -> None:
         row = view.sequences[index]
         position = int(row["position"])
         pages = view.block_tables[row["lane"], : (position + PAGE_TOKENS - 1) // PAGE_TOKENS]
-        expected = chain(0, self._kv[pages, 0, 0, :, 0].reshape(-1)[:position], self._powers)
-        for layer in range(self._model.layers):
+        expected = chain(0, self._kv[pages, places.start or 0, 0, :, 0].reshape(-1)[:position], self._powers)
+        for layer in range(self._resident)[places]:
             wrong = np.flatnonzero(self._kv[pages, layer, 1, :, 0].reshape(-1)[:position] != expected)
             if len(wrong):
                 at = int(wrong[0])

@@ -1,6 +1,8 @@
 """The agent: takes the scheduler's orders and hands them to loader, storer, sender and receiver."""
 
 import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -11,13 +13,14 @@ from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.loader import Loader
 from services.gpu_backend.kv_agent.orders import InOrder, Orders
-from services.gpu_backend.kv_agent.pages import Pages
+from services.gpu_backend.kv_agent.pages import LayerPages, Pages
 from services.gpu_backend.kv_agent.peers import Peers
 from services.gpu_backend.kv_agent.prompts import Prompts
 from services.gpu_backend.kv_agent.receiver import Receiver
-from services.gpu_backend.kv_agent.sender import Sender
+from services.gpu_backend.kv_agent.sender import ByLayers, Sender
 from services.gpu_backend.kv_agent.settings import AgentSettings
 from services.gpu_backend.kv_agent.storer import Storer
+from services.gpu_backend.layers import LayerCounters, Pass
 from services.gpu_backend.scheduler.orders import KvOrderKind
 from services.kvstore.client import StoreClient
 
@@ -35,6 +38,7 @@ class KvAgent:
     regions   makes that memory
     layers    of the model: a block's parts that cross between engines (D5)
     peers     decode engines, for an engine that prefills for them
+    layer_counters  where the engine waits for them (D6) and pages can be moved by layers
     """
 
     def __init__(
@@ -48,17 +52,27 @@ class KvAgent:
         regions: RegionHost = SHARED_MEMORY,
         layers: int = 1,
         peers: Peers | None = None,
+        layer_counters: LayerCounters | None = None,
     ) -> None:
         self.counters = AgentCounters()
         self._orders, self._prompts, self._settings = orders, prompts, settings
+        self._idle_poll_s = settings.idle_poll_s
         health = StoreHealth(settings.retry_s)
         self._chains = Chains(pages.block_bytes)
         self._in_order = InOrder(orders.release)
-        self._loader = Loader(orders, pages, client, health, self.counters, settings, f"kv.{name}", regions)
+        self._peers, self._layer_counters = peers, layer_counters
+        by_layers = None
+        if layer_counters and isinstance(pages, LayerPages):
+            by_layers = ByLayers(pages, layer_counters, self.counters, settings)
+        self._sender = Sender(orders, pages, layers, peers, self.counters, settings, by_layers) if peers else None
+        bring = self._sender.bring if self._sender and by_layers else None
+        self._loader = Loader(
+            orders, pages, client, health, self.counters, settings, f"kv.{name}", regions, layers, bring
+        )
+        self._whole_pages = not (layer_counters and layer_counters.windowed)
         self._storer = Storer(pages, client, health, self.counters, settings)
         self.receiver = Receiver(orders, pages, client, health, self.counters, settings, f"kv.{name}.receive", regions)
-        self._peers = peers
-        self._sender = Sender(orders, pages, layers, peers, self.counters, settings) if peers else None
+        self._wanted = asyncio.Event()  # an order is awaited
 
     @property
     def read_queue_tokens(self) -> int:
@@ -70,7 +84,15 @@ class KvAgent:
         """Nothing is being loaded or stored."""
         return self._storer.idle and not self.read_queue_tokens
 
+    def hurry(self, idle_poll_s: float | None) -> None:
+        """Another pause between two looks for orders when there was nothing for long; None: that of the settings."""
+        self._idle_poll_s = idle_poll_s or self._settings.idle_poll_s
+
     async def run(self) -> None:
+        with self._listening():
+            await self._run()
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._loader.run())
             tasks.create_task(self._storer.run())
@@ -78,15 +100,39 @@ class KvAgent:
             if self._sender and self._peers:
                 tasks.create_task(self._sender.run())
                 tasks.create_task(self._peers.run())
-            pause_s = self._settings.idle_poll_s
+            pause_s = self._idle_poll_s
             while True:
                 fresh = self._orders.take()
                 for order in fresh:
                     self._obey(order)
                 if len(fresh) or len(self._chains):
                     pause_s = self._settings.busy_poll_s
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * GROWTH, self._settings.idle_poll_s)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._wanted.wait()
+                self._wanted.clear()
+                pause_s = min(pause_s * GROWTH, self._idle_poll_s)
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """To what the engine tells of its steps, on its thread."""
+        if self._layer_counters is None or self._sender is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def hear(passes: Sequence[Pass]) -> None:
+            loop.call_soon_threadsafe(self._heard, passes)
+
+        self._layer_counters.listen(hear)
+        try:
+            yield
+        finally:
+            self._layer_counters.listen(None)
+
+    def _heard(self, passes: Sequence[Pass]) -> None:
+        if self._sender and self._sender.heard(passes):
+            self._wanted.set()
 
     def _obey(self, order: Any) -> None:
         number = self._in_order.enter()
@@ -107,6 +153,10 @@ class KvAgent:
                 self._in_order.done(number)
             case KvOrderKind.SEND:
                 self._send(order)
+                self._in_order.done(number)
+            case KvOrderKind.PREFILL:
+                if self._sender:
+                    self._sender.expect(order)
                 self._in_order.done(number)
 
     def _load(self, order: Any, slot: int, generation: int) -> None:
@@ -145,7 +195,7 @@ class KvAgent:
         let_go = partial(self._in_order.done, number)
         root, position = order["kv_root"].tobytes(), int(order["first_block"])
         chain, block = self._chains.follow(slot, generation, root, position, order["tokens"])
-        if block is None:
+        if block is None or not self._whole_pages:
             self._storer.refuse(let_go)
         else:
             self._storer.offer(chain, block, int(order["page"]), let_go)

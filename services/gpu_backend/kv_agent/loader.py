@@ -1,23 +1,32 @@
-"""Loads: blocks from the store into pages, and always an answer (D1)."""
+"""Loads: blocks from the store into pages, and always an answer (D1).
+
+A hit that fits a worker's buffer can go into the pages layer by layer, beside the step that needs it (D6), where an
+engine waits for layers; else it goes by blocks, before the step.
+"""
 
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.common import telemetry
 from services.common.keys import BLOCK_TOKENS
+from services.fabric.errors import FabricError
 from services.fabric.hosting import RegionHost
 from services.gpu_backend.kv_agent.counters import AgentCounters
+from services.gpu_backend.kv_agent.handover import TransferFailed
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.links import KvLink
 from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
 from services.gpu_backend.kv_agent.orders import Orders
 from services.gpu_backend.kv_agent.pages import Pages
 from services.gpu_backend.kv_agent.settings import AgentSettings
+from services.gpu_backend.kv_agent.sources import LoadedHere, Source
 from services.kvstore.client import StoreClient, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -46,9 +55,21 @@ class Load:
         return len(self.pages) * BLOCK_TOKENS
 
 
+class Bring(Protocol):
+    """Sender.bring; see there."""
+
+    async def __call__(
+        self, order: np.void, pages: NDArray[np.uint32], sources: Sequence[Source], answer: Callable[[], None]
+    ) -> None: ...
+
+
 class Loader:
     """`run` it as a task. Every load that was submitted is answered by its deadline, whatever happens to the
-    store or to this task, and no page is touched after its answer."""
+    store or to this task. No page is touched after its answer, but by layers, as the lane's counter tells.
+
+    layers  of the model
+    bring   by layers, for requests that are handed over; None: all by blocks
+    """
 
     def __init__(
         self,
@@ -60,7 +81,10 @@ class Loader:
         settings: AgentSettings,
         name: str,
         regions: RegionHost,
+        layers: int = 1,
+        bring: Bring | None = None,
     ) -> None:
+        self._layers, self._bring = layers, bring
         self._orders, self._kv_pages, self._client = orders, kv_pages, client
         self._health, self._counters, self._settings = health, counters, settings
         self._name, self._regions = name, regions
@@ -112,14 +136,30 @@ class Loader:
         try:
             with telemetry.tracer.start_as_current_span("kv load") as span:
                 async with asyncio.timeout(load.deadline - begun):
-                    await self._fill(load, buffer)
+                    source = await self._read_for_layers(load, buffer)
+                    if source is None:
+                        await self._fill(load, buffer)
+                if source is not None and self._bring:
+                    await self._bring(load.order, load.pages, [source], lambda: self._answer_with(load, source.end))
                 span.set_attributes({"blocks": load.loaded, "asked": len(load.pages)})
         except StoreUnavailable as error:
             self._health.failed(error)
-        except (TimeoutError, OSError) as error:
+        except (TimeoutError, OSError, FabricError, TransferFailed) as error:
             log.warning("a load was cut short", extra={"slot": load.request[0], "why": repr(error)})
         finally:
             self._answer(load)
+
+    async def _read_for_layers(self, load: Load, buffer: LoadBuffer) -> Source | None:
+        """The whole hit into the buffer; None if it does not fit, or is not wanted by layers."""
+        if not (self._bring and load.order["transfer"]) or load.unwanted or not self._health.available:
+            return None
+        count = min(len(load.keys), len(load.pages))
+        if count > buffer.blocks:
+            return None
+        async with self._client.lease(load.keys, self._settings.load_deadline_s, self._settings.read_timeout_s) as hit:
+            self._health.answered()
+            got = await self._read(hit.lease_id, 0, min(hit.hit, count), buffer) if hit.hit else 0
+        return LoadedHere(buffer.by_layers(got, self._layers)) if got else None
 
     async def _fill(self, load: Load, buffer: LoadBuffer) -> None:
         """Reads batch after batch until all is there, or something is missing."""
@@ -133,6 +173,7 @@ class Loader:
                 got = await self._read(hit.lease_id, load.loaded, count, buffer)
                 for at in range(got):
                     await self._kv_pages.write(int(load.pages[load.loaded]), buffer.block(at))
+                    self._counters.count(KvLink.PREFILL_BUFFER_PAGES, self._kv_pages.block_bytes)
                     load.loaded += 1
                     await asyncio.sleep(0)  # the event loop is shared
                 if got < count:
@@ -152,6 +193,10 @@ class Loader:
             log.info("fewer blocks than expected", extra={"got": got.blocks, "asked": count, "why": got.reason})
         return got.blocks
 
+    def _answer_with(self, load: Load, blocks: int) -> None:
+        load.loaded = blocks
+        self._answer(load)
+
     def _answer(self, load: Load) -> None:
         """Once a load: only what is open is answered."""
         if self._open.get(load.request) is not load:
@@ -160,5 +205,4 @@ class Loader:
         self._orders.answer_load(load.order, load.loaded)
         self._counters.blocks_loaded += load.loaded
         self._counters.bytes_loaded += load.loaded * self._kv_pages.block_bytes
-        self._counters.count(KvLink.PREFILL_BUFFER_PAGES, load.loaded * self._kv_pages.block_bytes)
         self._counters.loads_short += load.loaded < len(load.pages)

@@ -16,7 +16,7 @@ from services.fabric.hosting import RegionHost
 from services.fabric.operations import TrafficClass
 from services.fabric.rights import Rights
 from services.fabric.transports import open_region
-from services.gpu_backend.kv_agent.pages import Pages
+from services.gpu_backend.kv_agent.pages import Pages, to_its_end
 
 KV = TrafficClass.KV
 
@@ -65,12 +65,7 @@ class LoopbackPages:
 
 
 async def _whole(work: Callable[[], None]) -> None:
-    """On a thread; a caller that is cancelled leaves when the thread has done with the memory."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise
+        await to_its_end(work)
     except FabricError as error:
         raise OSError(f"the loopback connection of KV pages: {error}") from error

@@ -12,7 +12,7 @@ from hostless.v1 import engine_pb2_grpc
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from hostless.v1.scheduler_pb2 import PlacementTable
 from services.common import rpc
-from services.gpu_backend.kv_agent.sender import TransferFailed
+from services.gpu_backend.kv_agent.handover import TransferFailed
 from services.gpu_backend.transfers import decoder_number, engine_number
 
 T = TypeVar("T")

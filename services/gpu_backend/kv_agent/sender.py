@@ -1,30 +1,38 @@
-"""The prefill side of a hand-over: the hit from the decode side's buffer (D2), the prompt's KV into it (D1, D3)."""
+"""The prefill side of a hand-over: the hit from the decode side's buffer (D2), the prompt's KV into it (D1, D3).
+
+Where an engine waits for layers (D6) both go beside its steps: the hit ahead of the layer that attends to it, what is
+computed while the next layer is. What is left then, or all, goes by blocks when the prompt is computed.
+"""
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
+from services.common.keys import BLOCK_TOKENS
 from services.fabric.errors import FabricError
-from services.fabric.operations import Read, TrafficClass, Write
-from services.fabric.remote_region import RemoteRegion
 from services.fabric.transports import open_region
 from services.gpu_backend.kv_agent.counters import AgentCounters
+from services.gpu_backend.kv_agent.handover import Handover, PassLost, TransferFailed
+from services.gpu_backend.kv_agent.layer_loads import LayerLoads
 from services.gpu_backend.kv_agent.links import KvLink
 from services.gpu_backend.kv_agent.orders import Orders
-from services.gpu_backend.kv_agent.pages import Pages
+from services.gpu_backend.kv_agent.pages import LayerPages, Pages
+from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
 from services.gpu_backend.kv_agent.settings import AgentSettings
+from services.gpu_backend.kv_agent.sources import LoadedThere, Source
+from services.gpu_backend.layers import LayerCounters, Pass
 from services.gpu_backend.scheduler.orders import KvOrderKind
 
 log = logging.getLogger(__name__)
 
-
-class TransferFailed(Exception):
-    """The decode side can't be reached, or wants nothing of this request any more."""
+FAILURES = (TransferFailed, FabricError, TimeoutError, OSError)
+UNKNOWN_S = 1.0
+"""A pass in a window may be heard of so long before its request's order."""
 
 
 class DecodeSide(Protocol):
@@ -37,33 +45,22 @@ class DecodeSide(Protocol):
     async def finish(self, transfer: int, first_token: int) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class Outbound:
-    """The decode side's buffer of one request, opened."""
+class ByLayers:
+    """What a sender needs to move layers beside steps. Made only for pages and engines that can."""
 
-    buffer: RemoteRegion
-    hit_blocks: int
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    order: np.void
-    pages: NDArray[np.uint32]
-
-    @property
-    def request(self) -> tuple[int, int]:
-        return int(self.order["slot"]), int(self.order["generation"])
-
-    @property
-    def transfer(self) -> int:
-        return int(self.order["transfer"])
+    def __init__(
+        self, kv_pages: LayerPages, layers: LayerCounters, counters: AgentCounters, settings: AgentSettings
+    ) -> None:
+        self.kv_pages, self.counters = kv_pages, layers
+        self.windowed, self.resident = layers.windowed, kv_pages.resident
+        self.loads = LayerLoads(kv_pages, layers, counters, settings.load_deadline_s)
 
 
 class Sender:
-    """`run` it as a task. Every order that was submitted is answered within `transfer_s` of being begun, and no page
-    is touched after its answer.
+    """`run` it as a task. Every order that was submitted is answered within `transfer_s` of being begun; no page is
+    touched after its answer but by a load that was answered at its first layer, which the lane's counter tells.
 
-    KV crosses by Layer Blocks (D5): a page's layers are pieces of their own, posted together.
+    A request that waits for the other side keeps no other one waiting; bytes are moved for `send_workers` at once.
     """
 
     def __init__(
@@ -74,88 +71,246 @@ class Sender:
         decode_side: DecodeSide,
         counters: AgentCounters,
         settings: AgentSettings,
+        by_layers: ByLayers | None = None,
     ) -> None:
-        self._orders, self._kv_pages, self._decode_side = orders, kv_pages, decode_side
-        self._counters, self._settings = counters, settings
-        self._layer_bytes = kv_pages.block_bytes // layers
-        self._queue: asyncio.Queue[Job] = asyncio.Queue()  # bounded by the engine's lanes
-        self._open: dict[tuple[int, int], Job] = {}
-        self._outbound: dict[tuple[int, int], Outbound] = {}
+        self._orders, self._kv_pages, self._layers, self._decode_side = orders, kv_pages, layers, decode_side
+        self._counters, self._settings, self._by_layers = counters, settings, by_layers
+        self._moving = asyncio.Semaphore(settings.send_workers)
+        self._arrivals: asyncio.Queue[Handover] = asyncio.Queue()  # bounded by the engine's lanes, as all here
+        self._handovers: dict[tuple[int, int], Handover] = {}
+        self._unanswered: dict[tuple[int, int], np.void] = {}
+        self._unclaimed: dict[tuple[int, int], Pass] = {}
+
+    # --- orders ---
+
+    def expect(self, order: np.void) -> Handover:
+        """The order's request is going to be handed over."""
+        request = int(order["slot"]), int(order["generation"])
+        if (handover := self._handovers.get(request)) is None:
+            handover = self._handovers[request] = Handover(*request, int(order["lane"]), int(order["transfer"]))
+            self._arrivals.put_nowait(handover)
+            if (early := self._unclaimed.pop(request, None)) is not None:
+                self._enter(handover, early)
+        return handover
 
     def submit(self, order: np.void) -> None:
         """A send; or a load of what the decode side reads."""
-        job = Job(order, self._orders.pages_of(order))
-        self._open[job.request] = job
-        self._queue.put_nowait(job)
+        handover = self.expect(order)
+        self._unanswered[handover.request] = order
+        handover.jobs.put_nowait(order)
 
     def forget(self, slot: int, generation: int) -> None:
         """The request has ended. Idempotent."""
-        if (outbound := self._outbound.pop((slot, generation), None)) is not None:
-            outbound.buffer.close()
+        self._unclaimed.pop((slot, generation), None)
+        if (handover := self._handovers.pop((slot, generation), None)) is not None:
+            handover.ended = True
+            if handover.task is not None:
+                handover.task.cancel()
+
+    def heard(self, passes: Sequence[Pass]) -> bool:
+        """From the engine: a step begins, has computed a layer, or is over. True if an order is missing for one."""
+        missing = False
+        for one in passes:
+            if (handover := self._handovers.get(one.request)) is not None:
+                self._enter(handover, one)
+                handover.changed()
+            elif one.over:
+                self._unclaimed.pop(one.request, None)
+            else:
+                missing |= self._keep_unclaimed(one)
+        return missing
+
+    def _enter(self, handover: Handover, one: Pass) -> None:
+        if handover.last_pass is not one and self._by_layers:
+            handover.last_pass = one
+            handover.jobs.put_nowait(one)
+
+    def _keep_unclaimed(self, one: Pass) -> bool:
+        if self._unclaimed.get(one.request) is one:
+            return False
+        self._unclaimed[one.request] = one
+        if self._by_layers and self._by_layers.windowed:
+            asyncio.get_running_loop().call_later(UNKNOWN_S, self._refuse, one)
+        return True
+
+    def _refuse(self, one: Pass) -> None:
+        """It belongs to no hand-over, so nobody would take its layers out of the window."""
+        if self._unclaimed.get(one.request) is one and self._by_layers:
+            del self._unclaimed[one.request]
+            self._by_layers.counters.fail(one.lane)
+
+    # --- a load whose blocks lie somewhere by now ---
+
+    async def bring(
+        self, order: np.void, pages: NDArray[np.uint32], sources: Sequence[Source], answer: Callable[[], None]
+    ) -> None:
+        """Brings the hit of a request in by layers, for which `by_layers` is needed; `answer` is called, maybe several
+        times, from where its step may begin. Returns when the sources are done with. Raises FAILURES."""
+        assert self._by_layers
+        handover = self.expect(order)
+        if self._by_layers.windowed:
+            handover.sources = list(sources)
+            answer()
+            await handover.hit_taken.wait()
+            return
+        async with asyncio.timeout(self._settings.load_deadline_s):
+            await self._by_layers.loads.bring(handover.lane, pages, sources, _at_once, lambda layer: answer())
+
+    # --- life ---
 
     async def run(self) -> None:
         try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(self._settings.send_workers):
-                    workers.create_task(self._work())
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    handover = await self._arrivals.get()
+                    if not handover.ended:
+                        handover.task = tasks.create_task(self._see_through(handover))
         finally:
-            for job in list(self._open.values()):
-                self._answer(job, 0)
-            for request in list(self._outbound):
-                self.forget(*request)
+            for order in list(self._unanswered.values()):
+                self._answer(order, 0)
 
-    async def _work(self) -> None:
-        while True:
-            job = await self._queue.get()
-            done = 0
-            try:
-                async with asyncio.timeout(self._settings.transfer_s):
-                    loads = job.order["kind"] == KvOrderKind.LOAD
-                    done = await (self._fetch(job) if loads else self._hand_over(job))
-            except (TransferFailed, FabricError, TimeoutError, OSError) as error:
-                log.warning("a hand-over failed", extra={"slot": job.request[0], "why": repr(error)})
-            finally:
-                self._answer(job, done)
+    async def _see_through(self, handover: Handover) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    job = await handover.jobs.get()
+                    if isinstance(job, Pass):
+                        await self._take_part(handover, job)
+                    elif job["kind"] == KvOrderKind.LOAD:
+                        tasks.create_task(self._load(handover, job))
+                    else:
+                        await self._send(handover, job)
+        finally:
+            handover.hit_taken.set()
+            if (order := self._unanswered.get(handover.request)) is not None:
+                self._answer(order, 0)
+            if handover.buffer is not None:
+                await handover.buffer.close()
 
-    async def _fetch(self, job: Job) -> int:
+    async def _load(self, handover: Handover, order: np.void) -> None:
         """D2: the hit's blocks into pages."""
-        outbound = await self._opened(job)
-        count, block_bytes = min(outbound.hit_blocks, len(job.pages)), self._kv_pages.block_bytes
-        for at in range(count):
-            block = np.empty(block_bytes, np.uint8)
-            pieces = [Read(at * block_bytes + begin, piece) for begin, piece in self._layers(block)]
-            await asyncio.to_thread(outbound.buffer.post, pieces, TrafficClass.KV)
-            await self._kv_pages.write(int(job.pages[at]), block)
-            self._counters.count(KvLink.DECODE_BUFFER_PREFILL_PAGES, block_bytes)
-        return count
+        pages = self._orders.pages_of(order)
+        try:
+            async with asyncio.timeout(self._settings.transfer_s):
+                buffer = await self._opened(handover)
+            count = min(handover.hit, len(pages))
+            if self._by_layers and count:
+                source = LoadedThere(buffer, 0, count)
+                await self.bring(order, pages[:count], [source], lambda: self._answer(order, count))
+            else:
+                async with asyncio.timeout(self._settings.transfer_s):
+                    await self._load_blocks(buffer, pages[:count])
+                self._answer(order, count)
+        except FAILURES as error:
+            log.warning("a hit did not come over", extra={"slot": handover.request[0], "why": repr(error)})
+        finally:
+            self._answer(order, 0)
 
-    async def _hand_over(self, job: Job) -> int:
+    async def _load_blocks(self, buffer: RemoteBuffer, pages: NDArray[np.uint32]) -> None:
+        for at, page in enumerate(pages.tolist()):
+            async with self._moving:
+                block = await buffer.read_block(at)
+            await self._kv_pages.write(page, block)
+            self._counters.count(KvLink.DECODE_BUFFER_PREFILL_PAGES, block.nbytes)
+
+    async def _send(self, handover: Handover, order: np.void) -> None:
         """What the buffer lacks, then the word that it is whole."""
-        outbound, block_bytes = await self._opened(job), self._kv_pages.block_bytes
-        if outbound.buffer.descriptor.length != len(job.pages) * block_bytes:
-            raise TransferFailed(f"the buffer is not one of {len(job.pages)} blocks")
-        for at in range(outbound.hit_blocks, len(job.pages)):
-            block = (await self._kv_pages.read(int(job.pages[at]))).copy()
-            pieces = [Write(at * block_bytes + begin, piece) for begin, piece in self._layers(block)]
-            await asyncio.to_thread(outbound.buffer.post, pieces, TrafficClass.KV)
-            self._counters.count(KvLink.PREFILL_PAGES_DECODE_BUFFER, block_bytes)
-        await self._decode_side.finish(job.transfer, int(job.order["tokens"][0]))
-        self._counters.prompts_sent += 1
-        return len(job.pages)
+        done, pages = 0, self._orders.pages_of(order)
+        try:
+            async with asyncio.timeout(self._settings.transfer_s):
+                buffer = await self._opened(handover)
+                if buffer.blocks != len(pages):
+                    raise TransferFailed(f"the buffer is not one of {len(pages)} blocks")
+                for at in [at for at in range(len(pages)) if at not in handover.there]:
+                    block = (await self._kv_pages.read(int(pages[at]))).copy()
+                    async with self._moving:
+                        await buffer.write_block(at, block)
+                    self._counters.count(KvLink.PREFILL_PAGES_DECODE_BUFFER, block.nbytes)
+                await self._decode_side.finish(handover.transfer, int(order["tokens"][0]))
+            self._counters.prompts_sent += 1
+            done = len(pages)
+        except FAILURES as error:
+            log.warning("a hand-over failed", extra={"slot": handover.request[0], "why": repr(error)})
+        finally:
+            self._answer(order, done)
 
-    async def _opened(self, job: Job) -> Outbound:
-        if (outbound := self._outbound.get(job.request)) is None:
-            descriptor, hit_blocks = await self._decode_side.open(job.transfer, self._kv_pages.block_bytes)
-            buffer = await asyncio.to_thread(open_region, descriptor)
-            outbound = self._outbound[job.request] = Outbound(buffer, hit_blocks)
-        return outbound
+    async def _opened(self, handover: Handover) -> RemoteBuffer:
+        async with handover.opening:
+            if handover.buffer is None:
+                block_bytes = self._kv_pages.block_bytes
+                descriptor, handover.hit = await self._decode_side.open(handover.transfer, block_bytes)
+                region = await asyncio.to_thread(open_region, descriptor)
+                handover.buffer = RemoteBuffer(region, self._layers, block_bytes)
+                handover.there.update(range(handover.hit))
+        return handover.buffer
 
-    def _layers(self, block: NDArray[np.uint8]) -> list[tuple[int, NDArray[np.uint8]]]:
-        step = self._layer_bytes
-        return [(begin, block[begin : begin + step]) for begin in range(0, len(block), step)]
+    # --- a step that computes a part of the prompt (D6) ---
 
-    def _answer(self, job: Job, blocks: int) -> None:
-        """Once a job."""
-        if self._open.get(job.request) is job:
-            del self._open[job.request]
-            self._orders.answer_load(job.order, blocks)
+    async def _take_part(self, handover: Handover, one: Pass) -> None:
+        handover.taken, handover.broken = 0, None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._stream(handover, one))
+            if self._by_layers and self._by_layers.windowed:
+                tasks.create_task(self._feed(handover, one))
+
+    async def _stream(self, handover: Handover, one: Pass) -> None:
+        """Layers out of the pages into the decode side's buffer, as they are computed."""
+        try:
+            async with asyncio.timeout(self._settings.transfer_s):
+                await self._stream_layers(handover, one)
+            handover.completed(one)
+        except (PassLost, *FAILURES) as error:
+            log.warning("layers were not handed over", extra={"slot": one.slot, "why": repr(error)})
+            handover.break_off(error)
+
+    async def _stream_layers(self, handover: Handover, one: Pass) -> None:
+        assert self._by_layers
+        kv_pages, buffer = self._by_layers.kv_pages, await self._opened(handover)
+        wanted = handover.lacking(one, self._by_layers.windowed)
+        if wanted and wanted[-1] >= buffer.blocks:
+            raise TransferFailed(f"the buffer has {buffer.blocks} blocks, the prompt more")
+        for layer in range(self._layers):
+            await handover.computed(one, layer)
+            if wanted:
+                blocks = await kv_pages.read_layer(layer, one.pages[wanted])
+                async with self._moving:
+                    await buffer.write_layer(layer, wanted, blocks)
+                self._counters.count(KvLink.PREFILL_PAGES_DECODE_BUFFER, blocks.nbytes)
+            handover.take_out(layer + 1)
+
+    async def _feed(self, handover: Handover, one: Pass) -> None:
+        """In a window: what is before the pass into the pages, each layer once there is room for it."""
+        assert self._by_layers
+        window = self._by_layers.resident
+        try:
+            sources = await self._before(handover, one)
+            await self._by_layers.loads.bring(
+                one.lane, one.pages, sources, lambda layer: handover.room(layer - window + 1), lambda layer: None
+            )
+        except FAILURES as error:
+            log.warning("a window was not filled", extra={"slot": one.slot, "why": repr(error)})
+        finally:
+            handover.sources = []
+            handover.hit_taken.set()
+
+    async def _before(self, handover: Handover, one: Pass) -> Sequence[Source]:
+        """Of the KV before the pass: the hit, or in the decode side's buffer all that earlier passes had."""
+        assert self._by_layers
+        if one.position == 0:
+            return ()
+        try:
+            return handover.sources or [LoadedThere(await self._opened(handover), 0, -(-one.position // BLOCK_TOKENS))]
+        except FAILURES:
+            self._by_layers.counters.fail(one.lane)
+            raise
+
+    def _answer(self, order: np.void, blocks: int) -> None:
+        """Once an order."""
+        request = int(order["slot"]), int(order["generation"])
+        if self._unanswered.get(request) is order:
+            del self._unanswered[request]
+            self._orders.answer_load(order, blocks)
+
+
+async def _at_once(layer: int) -> None:
+    """Pages that hold all layers have room for each."""

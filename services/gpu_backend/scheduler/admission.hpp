@@ -39,6 +39,7 @@ HOSTLESS_FN void admit(Context<P>& c) {
     for (uint32_t left = pages_for(total_tokens(c.requests[slot])); left > 0; --left) append_page(c, lane);
     const bool loads = wants_load(c, slot) && post_load(c, slot);
     if (!loads && c.requests[slot].receives) announce(c, slot, SlotState::decode_paused);  // computed here instead
+    if (!loads && hands_over(c.requests[slot])) post_prefill(c, slot);
     join_list(c, loads ? Phase::loading : Phase::prefilling, lane);
   }
 }
@@ -93,14 +94,16 @@ HOSTLESS_FN void take_expected(Context<P>& c, uint32_t slot, uint32_t token_and_
   enqueue(c, slot);
 }
 
-// Looks for answers; returns how many came.
+// Looks for answers; returns how many came. A lane whose request has ended is held until the agent is off its pages.
 template <class P>
 HOSTLESS_FN uint32_t take_loads(Context<P>& c) {
   uint32_t taken = 0;
   for (uint32_t i = c.s.loading.count; i-- > 0;) {
     const uint32_t lane = c.list(c.s.loading)[i];
-    const uint64_t answer = c.p.load_acquire(&c.load_done[c.lanes[lane].slot]);
-    if (static_cast<uint32_t>(answer) != c.lanes[lane].generation) continue;
+    const Lane& l = c.lanes[lane];
+    const uint64_t answer = c.p.load_acquire(&c.load_done[l.slot]);
+    const bool answered = static_cast<uint32_t>(answer) == l.generation || l.abandoned == Abandoned::answered;
+    if (!answered || (l.abandoned != Abandoned::no && agent_writes(c, lane))) continue;
     take_load(c, lane, static_cast<uint32_t>(answer >> 32));
     ++taken;
   }

@@ -78,7 +78,7 @@ class Check {
         expect(r.computed + 1 == total_tokens(r) && r.computed / kPageTokens < c.lanes[r.lane].page_count,
                who + " runs without room for its next token");
     }
-    for (uint32_t i = 0; i < s.loading.count; ++i) owed += c.lanes[c.list(s.loading)[i]].abandoned;
+    for (uint32_t i = 0; i < s.loading.count; ++i) owed += c.lanes[c.list(s.loading)[i]].abandoned != 0;
     for (uint32_t i = 0; i < s.expecting_count; ++i)
       expect(c.phases[c.expecting[i]] == Phase::expecting && c.requests[c.expecting[i]].next == i,
              name("slot", c.expecting[i]) + " is expected wrongly");

@@ -32,6 +32,7 @@ struct Context {
   EngineMemory& engine;
   StepSequence* sequences;
   uint32_t *tokens, *out_tokens, *block_tables;
+  uint64_t* layers_ready;
   // agent
   EngineMemory& agent;
   uint64_t* load_done;
@@ -87,6 +88,7 @@ struct Context {
     tokens = at<uint32_t>(engine_memory, engine.tokens_offset);
     out_tokens = at<uint32_t>(engine_memory, engine.out_tokens_offset);
     block_tables = at<uint32_t>(engine_memory, engine.block_tables_offset);
+    layers_ready = at<uint64_t>(engine_memory, engine.layers_ready_offset);
     load_done = at<uint64_t>(agent_memory, engine.load_done_offset);
     orders = at<KvOrder>(agent_memory, engine.orders_offset);
   }
@@ -95,6 +97,8 @@ struct Context {
 // Tokens that a request has: its prompt and what was generated. The next one is sampled after all of
 // them are in its pages, so a decode step computes the last of them.
 HOSTLESS_FN uint32_t total_tokens(const Request& r) { return r.record.prompt_count + r.generated; }
+
+HOSTLESS_FN uint32_t hands_over(const Request& r) { return r.record.flags & kHandOver ? 1 : 0; }
 
 HOSTLESS_FN constexpr uint32_t pages_for(uint64_t tokens) {
   return static_cast<uint32_t>((tokens + kPageTokens - 1) / kPageTokens);

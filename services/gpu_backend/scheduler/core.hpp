@@ -5,7 +5,7 @@
 //   look      heartbeat, clock, command; has the step in flight landed?         core.hpp
 //   land      take tokens, free lanes and pages, order stores                   landing.hpp
 //   admit     queue head -> lane and pages, evict if decodes starve             admission.hpp, eviction.hpp
-//   fly       choose prefill or decode, assemble its inputs, launch its graph   assembly.hpp
+//   fly       choose the step, assemble its inputs, launch its graph            assembly.hpp
 //   publish   while the step runs: show tokens and words to front ends          publish.hpp
 //   tend      then: scan for prompts, honour cancels and ended leases, take
 //             the agent's answers, admit early                                  claim.hpp, departures.hpp
@@ -138,8 +138,9 @@ HOSTLESS_FN Turn turn(Context<P>& c) {
     return stop(c);
   }
   const uint32_t departed = sky == Sky::flying ? NextStep::nothing : depart(c, seen);
+  const bool launched = departed == NextStep::prefill || departed == NextStep::decode;
   if (sky == Sky::landed || departed != NextStep::nothing) publish(c);
-  if (departed == NextStep::decode) grow_ahead(c);
+  if (launched && c.s.flight.decodes != 0) grow_ahead(c);
   if (departed == NextStep::relaunch) {
     lead(c.p, [&] {
       if (sky == Sky::landed) account(c, seen & Sky::failed);

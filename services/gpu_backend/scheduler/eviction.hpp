@@ -21,11 +21,12 @@ HOSTLESS_FN bool less_work(const Context<P>& c, uint32_t lane, uint32_t than) {
   return a.computed != b.computed ? a.computed < b.computed : a.arrival > b.arrival;
 }
 
+// Of those whose pages nobody but a step writes.
 template <class P>
 HOSTLESS_FN uint32_t least_work(const Context<P>& c, const LaneList& l, uint32_t least) {
   const uint32_t* lanes = c.list(l);
   for (uint32_t i = 0; i < l.count; ++i)
-    if (least == kNone || less_work(c, lanes[i], least)) least = lanes[i];
+    if (!agent_writes(c, lanes[i]) && (least == kNone || less_work(c, lanes[i], least))) least = lanes[i];
   return least;
 }
 

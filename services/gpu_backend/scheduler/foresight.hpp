@@ -20,9 +20,9 @@ bool foresees_decode(const Context<P>& c) {
   const CoreState& s = c.s;
   if (s.flight.kind == 0) return false;
   const bool prefills = s.flight.kind == static_cast<uint32_t>(StepKind::prefill);
-  const uint32_t left = s.prefilling.count - (prefills ? s.flight.samples : 0);
-  const bool owed = prefills && (s.settings.decode_between_chunks || s.flight.samples > 0);
-  return left == 0 || owed;
+  const uint32_t whole = s.flight.samples - s.flight.decodes;  // prompts that are computed with this step
+  const bool owed = prefills && s.settings.mixed_tokens == 0 && (s.settings.decode_between_chunks || whole > 0);
+  return s.prefilling.count == whole || owed;
 }
 
 // Seats the lane's next token. False where its page is not there yet; true, and nothing seated, where it ends.
@@ -44,7 +44,8 @@ bool foresee_lane(const Context<P>& c, uint32_t lane, uint32_t source, uint32_t&
                        r.record.top_k,
                        uniform(r.record.seed, generated),
                        l.slot,
-                       {0, 0}};
+                       r.record.generation,
+                       hands_over(r)};
   out[count++] = Foreseen{q, source, r.last_token};
   return true;
 }
@@ -54,11 +55,11 @@ bool foresee_lane(const Context<P>& c, uint32_t lane, uint32_t source, uint32_t&
 template <class P>
 uint32_t foresee(const Context<P>& c, Foreseen* out) {
   if (!foresees_decode(c)) return 0;
-  const bool decodes = c.s.flight.kind == static_cast<uint32_t>(StepKind::decode);
   uint32_t count = 0;
-  if (!decodes)
-    for (uint32_t i = 0; i < c.s.running.count; ++i)
-      if (!foresee_lane(c, c.list(c.s.running)[i], kNone, count, out)) return 0;
+  for (uint32_t i = 0; i < c.s.running.count; ++i) {
+    const uint32_t lane = c.list(c.s.running)[i];
+    if (c.lanes[lane].flying == 0 && !foresee_lane(c, lane, kNone, count, out)) return 0;
+  }
   for (uint32_t i = 0; i < c.s.flight.sequences; ++i) {
     const uint32_t lane = c.flight_lanes[i];
     if (c.lanes[lane].sampled && !foresee_lane(c, lane, i, count, out)) return 0;

@@ -52,9 +52,17 @@ class HostScheduler:
     """
 
     def __init__(
-        self, ring: NDArray[np.uint8], engine: Engine, settings: SchedulerSettings, *, max_context: int
+        self,
+        ring: NDArray[np.uint8],
+        engine: Engine,
+        settings: SchedulerSettings,
+        *,
+        max_context: int,
+        by_layers: bool = False,
+        windowed: bool = False,
     ) -> None:
-        """`max_context` and the engine's vocabulary must be what the ring's header says. Raises ValueError."""
+        """`max_context` and the engine's vocabulary must be what the ring's header says. `by_layers`: the engine minds
+        StepView.layers; `windowed`: its pages hold a few layers at a time (LayerCounters). Raises ValueError."""
         vocab_size = engine.geometry.vocab
         self._native = native_scheduler(ring, settings, max_context=max_context, vocab_size=vocab_size)
         self._engine = engine
@@ -62,6 +70,7 @@ class HostScheduler:
         self.settings = settings
         self.memory = EngineMemory(self._native)
         self.orders = OrderQueue(self._native, self.memory)
+        self.layers = self.memory.layer_counters(windowed) if by_layers else None
 
     def start(self) -> None:
         """Once."""
@@ -116,7 +125,7 @@ class HostScheduler:
                 continue
             error = 1
             try:
-                self._engine.step(self.memory.step_view())
+                self._engine.step(self.memory.step_view(self.layers))
                 error = 0
             except Exception:
                 log.exception("a step failed; its requests end with an error", extra={"step": launch[0]})

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from services.gpu_backend.layers import LayerCounters
 from services.gpu_backend.scheduler.orders import OrderQueue
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 
@@ -22,6 +23,11 @@ class Scheduler(Protocol):
     @property
     def orders(self) -> OrderQueue:
         """The KV agent's end."""
+        ...
+
+    @property
+    def layers(self) -> LayerCounters | None:
+        """By which steps and KV agent wait for each other (D6); None: a step needs all its KV when it begins."""
         ...
 
     def start(self) -> None:

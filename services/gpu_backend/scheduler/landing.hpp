@@ -28,6 +28,20 @@ HOSTLESS_FN bool lacks_page(const Context<P>& c, const Request& r) {
   return r.computed / kPageTokens >= c.lanes[r.lane].page_count;
 }
 
+// By the one thread that has the sequence: layers that it waited for did not come (D6), so nothing of this step counts
+// for it. It is computed from its first token on, once.
+template <class P>
+HOSTLESS_FN void miss(Context<P>& c, uint32_t lane) {
+  Lane& l = c.lanes[lane];
+  Request& r = c.requests[l.slot];
+  r.computed = r.offered = r.report.cached_tokens = 0;
+  r.finish = l.cancelled ? Finish::cancelled : r.missed ? Finish::kv_lost : Finish::none;
+  r.missed = 1;
+  l.flying = l.sampled = 0;
+  c.p.store_relaxed(&c.layers_ready[lane], uint64_t{0});
+  c.events[c.p.fetch_add(&c.s.event_count, 1)] = l.slot;
+}
+
 // By the one thread that has the sequence: its token is kept and counted, a stop token too. All that it must
 // know is read before anything is decided, so that no read waits for another.
 template <class P>
@@ -39,7 +53,8 @@ HOSTLESS_FN void land_sequence(Context<P>& c, uint32_t index, bool failed) {
   const uint32_t before = r.computed, count = r.generated + 1;
   const bool persist = r.persist, first = r.report.first_token_ns == 0;
   const Finish with_token = end_with(c, r.record, token, count);
-  const bool prefill = c.s.flight.kind == static_cast<uint32_t>(StepKind::prefill);
+  const bool prefill = index < c.s.flight.sequences - c.s.flight.decodes;
+  if (prefill && !failed && c.p.load_acquire(&c.layers_ready[lane]) & kLayersFailed) return miss(c, lane);
 
   const uint32_t computed = failed ? before : before + l.flying;
   const bool samples = !failed && l.sampled, takes = samples && with_token != Finish::engine_error;
@@ -98,7 +113,7 @@ HOSTLESS_FN void settle_all(Context<P>& c, bool failed) {
   CoreState& s = c.s;
   for (uint32_t i = 0; i < s.event_count; ++i) settle(c, c.events[i]);
   if (s.flight.kind == static_cast<uint32_t>(StepKind::prefill))
-    s.decode_owed = s.settings.decode_between_chunks || s.flight.samples > 0 || failed;
+    s.decode_owed = s.settings.decode_between_chunks || s.flight.samples > s.flight.decodes || failed;
   s.landed = s.flight;
   s.flight.kind = 0;
 }
@@ -108,20 +123,21 @@ template <class P>
 HOSTLESS_FN void account(Context<P>& c, bool failed) {
   const Flight& landed = c.s.landed;
   if (failed) return;
-  if (landed.kind == static_cast<uint32_t>(StepKind::prefill)) bump(c.p, c.s.counters.prompt_tokens, landed.tokens);
+  bump(c.p, c.s.counters.prompt_tokens, landed.tokens - landed.decodes);
   bump(c.p, c.s.counters.generated_tokens, landed.samples);
 }
 
-// The whole team, while a decode step flies: requests that will need a page after it get one now, if there
-// is one to spare; so that landing need not see to each of them.
+// The whole team, while decodes fly: requests that will need a page after this step get one now, if there is one to
+// spare; so that landing need not see to each of them.
 template <class P>
 HOSTLESS_FN void grow_ahead(Context<P>& c) {
   lead(c.p, [&] { c.s.event_count = 0; });
-  for_each(c.p, c.s.flight.sequences, [&](uint32_t i) {
-    const Lane& l = c.lanes[c.flight_lanes[i]];
-    const Request& r = c.requests[l.slot];
-    if ((r.computed + 1) / kPageTokens < l.page_count || r.generated + 1 >= r.record.max_tokens) return;
-    c.events[c.p.fetch_add(&c.s.event_count, 1)] = c.flight_lanes[i];
+  const uint32_t prompts = c.s.flight.sequences - c.s.flight.decodes;
+  for_each(c.p, c.s.flight.decodes, [&](uint32_t i) {
+    const uint32_t lane = c.flight_lanes[prompts + i];
+    const Request& r = c.requests[c.lanes[lane].slot];
+    if ((r.computed + 1) / kPageTokens < c.lanes[lane].page_count || r.generated + 1 >= r.record.max_tokens) return;
+    c.events[c.p.fetch_add(&c.s.event_count, 1)] = lane;
   });
   lead(c.p, [&] {
     if (c.s.starved.count != 0) return;

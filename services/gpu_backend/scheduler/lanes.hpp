@@ -56,9 +56,16 @@ HOSTLESS_FN bool answer_owed(const Context<P>& c, uint32_t slot) {
   return false;
 }
 
+// May the agent still write layers of an answered load into the lane's pages (D6)?
+template <class P>
+HOSTLESS_FN bool agent_writes(const Context<P>& c, uint32_t lane) {
+  return c.p.load_acquire(&c.layers_ready[lane]) & kLayersOpen;
+}
+
 template <class P>
 HOSTLESS_FN uint32_t take_lane(Context<P>& c, uint32_t slot) {
   const uint32_t lane = c.free_lanes[--c.s.free_lane_count];
+  c.p.store_relaxed(&c.layers_ready[lane], uint64_t{0});
   c.lanes[lane] = Lane{slot, c.requests[slot].record.generation, 0, 0, 0, 0, 0, 0};
   c.requests[slot].lane = lane;
   return lane;

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from services.gpu_backend import _scheduler
 from services.gpu_backend.engine import STEP_SEQUENCE, StepKind, StepView
+from services.gpu_backend.layers import LayerCounters
 
 STEP_HEADER: np.dtype[np.void] = np.dtype(_scheduler.STEP_HEADER)
 KV_ORDER: np.dtype[np.void] = np.dtype(_scheduler.KV_ORDER)
@@ -47,12 +48,17 @@ class EngineMemory:
         self.out_tokens: NDArray[np.uint32] = self._view(at["out_tokens_offset"], lanes, np.dtype(np.uint32))
         tables = self._view(at["block_tables_offset"], lanes * lane_pages, np.dtype(np.uint32))
         self.block_tables: NDArray[np.uint32] = tables.reshape(lanes, lane_pages)
+        self._layers_ready_at = at["layers_ready_offset"]
         self.orders: NDArray[Any] = self._view(at["orders_offset"], at["order_capacity"], KV_ORDER)
+
+    def layer_counters(self, windowed: bool) -> LayerCounters:
+        """A word a lane."""
+        return LayerCounters(self._buffer, self._layers_ready_at, windowed)
 
     def _view(self, offset: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         return self._buffer[offset : offset + count * dtype.itemsize].view(dtype)
 
-    def step_view(self) -> StepView:
+    def step_view(self, layers: LayerCounters | None = None) -> StepView:
         """The step in flight, between `next_launch` and `complete`."""
         header = self.step_header[0]
         return StepView(
@@ -63,4 +69,5 @@ class EngineMemory:
             tokens=self.tokens,
             block_tables=self.block_tables,
             out_tokens=self.out_tokens,
+            layers=layers,
         )

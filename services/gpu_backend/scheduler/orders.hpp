@@ -83,6 +83,19 @@ HOSTLESS_FN bool post_receive(Context<P>& c, uint32_t slot) {
   return post_exchange(c, KvOrderKind::receive, slot, pages_for(c.requests[slot].record.prompt_count));
 }
 
+// Tells the agent of a prompt that it is going to hand over, so that it can begin with what is computed first. Where
+// there is no room it hears of it when all is computed.
+template <class P>
+HOSTLESS_FN void post_prefill(Context<P>& c, uint32_t slot) {
+  Request& r = c.requests[slot];
+  if (!order_room(c, r)) return;
+  owe_end(c, r);
+  KvOrder& order = reserve_order(c, KvOrderKind::prefill, slot, r.record.generation);
+  order.lane = r.lane;
+  order.block_count = pages_for(r.record.prompt_count);
+  order.transfer = r.record.transfer;
+}
+
 // Has the agent hand the prompt's pages and the first token over (D3).
 template <class P>
 HOSTLESS_FN bool post_send(Context<P>& c, uint32_t slot) {

@@ -76,12 +76,12 @@ HOSTLESS_FN bool is_flying(const Context<P>& c, uint32_t slot) {
   return lane != kNone && c.lanes[lane].flying != 0;
 }
 
-// Thread 0: a load is still being written into the lane's pages, so lane and pages outlive the
-// request until the agent has answered.
+// Thread 0: the agent may still write into the lane's pages, so lane and pages, on the list of loading ones, outlive
+// the request.
 template <class P>
-HOSTLESS_FN void abandon_load(Context<P>& c, uint32_t slot) {
+HOSTLESS_FN void abandon_load(Context<P>& c, uint32_t slot, uint32_t how) {
   Request& r = c.requests[slot];
-  c.lanes[r.lane].abandoned = 1;
+  c.lanes[r.lane].abandoned = how;
   r.owes_end = 0;  // now owed for the lane
   r.lane = kNone;
 }
@@ -105,8 +105,14 @@ HOSTLESS_FN void close_request(Context<P>& c, uint32_t slot, Finish finish) {
 // Thread 0: a request whose lane is on no list ends.
 template <class P>
 HOSTLESS_FN void end_held(Context<P>& c, uint32_t slot, Finish finish) {
-  release_lane(c, c.requests[slot].lane);
-  c.requests[slot].lane = kNone;
+  const uint32_t lane = c.requests[slot].lane;
+  if (agent_writes(c, lane)) {
+    push_lane(c, c.s.loading, lane);
+    abandon_load(c, slot, Abandoned::answered);
+  } else {
+    release_lane(c, lane);
+    c.requests[slot].lane = kNone;
+  }
   close_request(c, slot, finish);
 }
 
@@ -117,7 +123,7 @@ HOSTLESS_FN void end_request(Context<P>& c, uint32_t slot, Finish finish) {
   switch (phase) {
     case Phase::waiting: dequeue(c, slot); break;
     case Phase::expecting: leave_expecting(c, slot); break;
-    case Phase::loading: abandon_load(c, slot); break;
+    case Phase::loading: abandon_load(c, slot, Abandoned::unanswered); break;
     default: leave_list(c, phase, c.requests[slot].lane); return end_held(c, slot, finish);
   }
   close_request(c, slot, finish);

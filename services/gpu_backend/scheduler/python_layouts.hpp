@@ -15,6 +15,8 @@ inline Settings settings_from(nanobind::dict given) {
 #define SETTING(name) g.name = nanobind::cast<decltype(g.name)>(given[#name])
   SETTING(lanes), SETTING(step_tokens), SETTING(pages), SETTING(order_capacity);
   SETTING(max_context), SETTING(vocab_size), SETTING(prefill_chunk), SETTING(decode_between_chunks);
+  SETTING(mixed_tokens), SETTING(attention_quota_fs), SETTING(attention_request_fs);
+  SETTING(attention_token_fs), SETTING(attention_pair_fs);
   SETTING(kv_orders), SETTING(store_limit), SETTING(sweep_ns), SETTING(watchdog_ns), SETTING(agent_patience_ns);
 #undef SETTING
   return g;
@@ -23,7 +25,7 @@ inline Settings settings_from(nanobind::dict given) {
 inline nanobind::dict counters_layout() {
   using C = Counters;
   return StructLayout(sizeof(C)) FIELD(C, turns) FIELD(C, scans) FIELD(C, claims) FIELD(C, refused) FIELD(C, finished)
-      FIELD(C, cancelled) FIELD(C, prefill_launches) FIELD(C, decode_launches) FIELD(C, relaunches)
+      FIELD(C, cancelled) FIELD(C, prefill_launches) FIELD(C, mixed_launches) FIELD(C, decode_launches) FIELD(C, relaunches)
           FIELD(C, prompt_tokens) FIELD(C, cached_tokens) FIELD(C, generated_tokens) FIELD(C, pauses)
               FIELD(C, preemptions) FIELD(C, engine_errors) FIELD(C, loads) FIELD(C, blocks_offered)
                   FIELD(C, blocks_dropped) FIELD(C, waiting) FIELD(C, loading) FIELD(C, expecting) FIELD(C, prefilling)
@@ -49,7 +51,7 @@ inline nanobind::dict engine_layout(const EngineMemory& m) {
 #define AT(name) at[#name] = m.name
   AT(lanes), AT(step_tokens), AT(lane_pages), AT(pages), AT(slots), AT(order_capacity), AT(size_bytes);
   AT(sequences_offset), AT(tokens_offset), AT(out_tokens_offset), AT(block_tables_offset);
-  AT(load_done_offset), AT(orders_offset);
+  AT(load_done_offset), AT(layers_ready_offset), AT(orders_offset);
 #undef AT
   at["step_offset"] = offsetof(EngineMemory, step);
   at["orders_head_offset"] = offsetof(EngineMemory, orders_head);

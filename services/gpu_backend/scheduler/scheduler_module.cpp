@@ -54,7 +54,7 @@ nb::dict sequence_layout() {
   using S = StepSequence;
   return StructLayout(sizeof(S)) FIELD(S, lane) FIELD(S, token_begin) FIELD(S, token_count) FIELD(S, position)
       FIELD(S, sample) FIELD(S, temperature) FIELD(S, top_p) FIELD(S, top_k) FIELD(S, uniform) FIELD(S, slot)
-          FIELD(S, reserved)
+          FIELD(S, generation) FIELD(S, hands_over)
               .dict();
 }
 
@@ -86,6 +86,8 @@ NB_MODULE(_scheduler, m) {
   m.attr("KV_ORDER") = order_layout();
   m.attr("FORESEEN") = foreseen_layout();
   m.attr("NONE") = kNone;
+  m.attr("LAYERS_FAILED") = kLayersFailed;
+  m.attr("LAYERS_OPEN") = kLayersOpen;
 
   nb::enum_<Turn>(m, "Turn", nb::is_arithmetic())
       .value("PROGRESS", Turn::progress)
@@ -103,7 +105,8 @@ NB_MODULE(_scheduler, m) {
       .value("STORE", KvOrderKind::store)
       .value("END", KvOrderKind::end)
       .value("RECEIVE", KvOrderKind::receive)
-      .value("SEND", KvOrderKind::send);
+      .value("SEND", KvOrderKind::send)
+      .value("PREFILL", KvOrderKind::prefill);
   m.def("uniform", &hostless::uniform, "seed"_a, "index"_a);
 
   using Release = nb::call_guard<nb::gil_scoped_release>;

@@ -26,9 +26,18 @@ class SchedulerSettings:
     pages: int
     """KV pages of 64 tokens."""
     prefill_chunk: int = 0
-    """Most prompt tokens of a prefill step; 0: whole prompts as far as `step_tokens` goes (B6)."""
+    """Most prompt tokens of a step; 0: whole prompts as far as `step_tokens` goes (B6)."""
     decode_between_chunks: bool = True
     """Running decodes get a step between two chunks of a prompt."""
+    mixed_tokens: int = 0
+    """Most tokens of a step in which prompts and all running decodes share; at least `lanes`, at most `step_tokens`.
+    0: they take turns (B6)."""
+    attention_time: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Seconds of attention for a request, for each new token, and for each pair of one and a token that it attends
+    to, as a fit to a profile has them."""
+    attention_quota_s: float = 0.0
+    """What the attention of a step's prompts may take by that; the prompt that overflows it is cut where it fits
+    (D13). 0: no bound."""
     kv_orders: bool = False
     """Whether a KV agent takes orders; without one nothing is loaded or stored."""
     order_capacity: int = 1024
@@ -50,11 +59,18 @@ class SchedulerSettings:
         for name in ("lanes", "step_tokens", "pages", "order_capacity"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("prefill_chunk", "sweep_s", "watchdog_s", "agent_patience_s"):
-            if getattr(self, name) < 0:
+        for name in ("prefill_chunk", "attention_quota_s", "sweep_s", "watchdog_s", "agent_patience_s"):
+            if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
         if self.step_tokens < self.lanes:
             raise ValueError(f"step_tokens is {self.step_tokens}; it must be at least lanes, {self.lanes}")
+        if self.mixed_tokens and not self.lanes <= self.mixed_tokens <= self.step_tokens:
+            raise ValueError(
+                f"mixed_tokens is {self.mixed_tokens}; it must be 0, or between lanes, {self.lanes}, "
+                f"and step_tokens, {self.step_tokens}"
+            )
+        if not all(seconds >= 0 for seconds in self.attention_time):
+            raise ValueError(f"attention_time is {self.attention_time}; no part of it may be negative")
         if self.order_capacity & (self.order_capacity - 1):
             raise ValueError(f"order_capacity is {self.order_capacity}; it must be a power of two")
 
@@ -72,6 +88,7 @@ class SchedulerSettings:
 
     def core(self, max_context: int, vocab_size: int) -> dict[str, int]:
         """By the names of state.hpp's Settings, for the native side; the ring's geometry is its own to read."""
+        request_s, token_s, pair_s = self.attention_time
         return {
             "lanes": self.lanes,
             "step_tokens": self.step_tokens,
@@ -81,6 +98,11 @@ class SchedulerSettings:
             "vocab_size": vocab_size,
             "prefill_chunk": self.prefill_chunk,
             "decode_between_chunks": int(self.decode_between_chunks),
+            "mixed_tokens": self.mixed_tokens,
+            "attention_quota_fs": round(self.attention_quota_s * 1e15),
+            "attention_request_fs": round(request_s * 1e15),
+            "attention_token_fs": round(token_s * 1e15),
+            "attention_pair_fs": round(pair_s * 1e15),
             "kv_orders": int(self.kv_orders),
             "store_limit": self.most_stored_pages,
             "sweep_ns": round(self.sweep_s * 1e9),

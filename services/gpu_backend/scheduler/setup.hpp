@@ -27,6 +27,13 @@ inline void check_sizes(const std::vector<uint32_t>& sizes, uint32_t largest, co
     require(sizes[i] > (i == 0 ? 0 : sizes[i - 1]), name + " must ascend from at least 1");
 }
 
+// Whether chunks.hpp stays within 64 bits, whatever the prompt.
+inline bool attention_bounded(const Settings& g) {
+  const double most = g.max_context, pairs = most * most;
+  return static_cast<double>(g.attention_request_fs) + static_cast<double>(g.attention_token_fs) * most +
+             static_cast<double>(g.attention_pair_fs) * pairs < 9e18;
+}
+
 inline void check_settings(const Settings& g, const GraphSizes& graphs) {
   require(g.slots >= 1 && g.prompt_words >= 1 && g.token_words >= 1, "the ring has no slots or no arenas");
   require(g.lanes >= 1 && g.lanes <= g.slots, "lanes must be between 1 and the ring's slots");
@@ -38,6 +45,10 @@ inline void check_settings(const Settings& g, const GraphSizes& graphs) {
   require(g.order_capacity >= 1 && (g.order_capacity & (g.order_capacity - 1)) == 0,
           "order_capacity must be a power of two");
   require(uint64_t{g.step_tokens} < (1u << 26), "step_tokens must be under 2^26");
+  require(g.mixed_tokens == 0 || (g.mixed_tokens >= g.lanes && g.mixed_tokens <= g.step_tokens),
+          "mixed_tokens must be 0, or at least lanes and at most step_tokens");
+  require(g.attention_quota_fs == 0 || attention_bounded(g),
+          "attention times are so long that they overflow at max_context");
   check_sizes(graphs.decode, g.lanes, "decode_graphs");
   check_sizes(graphs.prefill, g.step_tokens, "prefill_graphs");
 }

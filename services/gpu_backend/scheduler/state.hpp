@@ -17,13 +17,16 @@ struct Settings {
   uint32_t lanes, step_tokens, lane_pages, pages, order_capacity;
   uint32_t max_context, vocab_size;
   // policy
-  uint32_t prefill_chunk;          // most prompt tokens of a prefill step; 0: whole prompts (B6)
+  uint32_t prefill_chunk;          // most prompt tokens of a step; 0: whole prompts (B6)
   uint32_t decode_between_chunks;  // 1: running decodes get a step between two chunks of a prompt
+  uint32_t mixed_tokens;           // most tokens of a step that prefills and decodes; 0: they take turns (B6)
   uint32_t kv_orders;              // 0: there is no KV agent
   uint32_t store_limit;            // most pages that unanswered store orders may hold
   uint64_t sweep_ns;               // between two looks at cancel flags and ended leases
   uint64_t watchdog_ns;            // a step in flight for longer fails the engine; 0: never
   uint64_t agent_patience_ns;      // pages are awaited from the agent only while it moves this often
+  // Attention that the prompts of a step may cost, and the fit that predicts it (chunks.hpp); 0: no bound (D13)
+  uint64_t attention_quota_fs, attention_request_fs, attention_token_fs, attention_pair_fs;
 };
 
 // Where a request is. Its slot word tells less: `waiting` shows as prefill_processing or, evicted,
@@ -64,9 +67,15 @@ struct Request {
   uint8_t load_asked;  // 1: at most one load a request
   Announced announced;
   uint8_t receives;    // 1: its prompt is prefilled elsewhere
-  uint8_t reserved;
+  uint8_t missed;      // 1: layers that it waited for did not come, so it is computed from its first token on
 };
 static_assert(sizeof(Request) == 240);
+
+struct Abandoned {
+  static constexpr uint32_t no = 0;
+  static constexpr uint32_t unanswered = 1;  // held until the agent has answered, and written the last layer
+  static constexpr uint32_t answered = 2;    // held until it has written the last layer
+};
 
 // One sequence of the batch: a row of the block table.
 struct Lane {
@@ -76,14 +85,17 @@ struct Lane {
   uint32_t place;       // its index in the list of its phase
   uint32_t flying;      // its tokens in the step in flight; 0: not in it
   uint32_t sampled;     // 1: that step samples a token for it
-  uint32_t abandoned;   // 1: cancelled while loading; held until the agent has answered
+  uint32_t abandoned;   // Abandoned: its request has ended, and the agent may still write to its pages
   uint32_t cancelled;   // 1: its cancel flag was seen while it was in the step in flight
 };
 static_assert(sizeof(Lane) == 32);
 
+// The step in flight: prompts, or chunks of them, first, then `decodes` running sequences of one token each.
 struct Flight {
   uint32_t kind;  // StepKind, 0: nothing in flight
   uint32_t sequences, tokens, samples;
+  uint32_t decodes;
+  uint32_t reserved;
   uint64_t launched_ns;
 };
 
@@ -106,7 +118,7 @@ enum class Command : uint32_t { run = 0, drain = 1, stop = 2 };
 // Counters only grow; gauges (from `waiting` on) are set once a turn. All are u64, read by name from Python.
 struct Counters {
   uint64_t turns, scans, claims, refused, finished, cancelled;
-  uint64_t prefill_launches, decode_launches, relaunches;
+  uint64_t prefill_launches, mixed_launches, decode_launches, relaunches;  // a mixed step is a prefill, too
   uint64_t prompt_tokens, cached_tokens, generated_tokens;
   uint64_t pauses, preemptions, engine_errors;
   uint64_t loads, blocks_offered, blocks_dropped;

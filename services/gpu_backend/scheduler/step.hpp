@@ -22,8 +22,9 @@ struct StepSequence {
   float top_p;
   uint32_t top_k;
   float uniform;         // in [0, 1): drawn from (seed, index of the new token); independent of neighbours
-  uint32_t slot;         // for engines that want to know (the synthetic one), and for traces
-  uint32_t reserved[2];
+  uint32_t slot;         // with its generation: for whoever has to know whose it is, and for traces
+  uint32_t generation;
+  uint32_t hands_over;   // 1: a prompt whose KV goes to another engine, as its layers are computed (D6)
 };
 static_assert(sizeof(StepSequence) == 48);
 
@@ -54,6 +55,7 @@ enum class KvOrderKind : uint32_t {
                 // or with 0. A load of the same slot then fills its pages from the buffer
   send = 5,  // the lane's first block_count pages hold the prompt, first_block of them from the store; tokens[0]
              // was sampled: hand them over; answer with block_count, or less
+  prefill = 6,  // a prompt of block_count blocks, none of them stored, is going to be computed, then sent; no answer
 };
 
 // Single producer (core), single consumer (agent). The consumer frees an order by moving orders_tail
@@ -83,9 +85,9 @@ struct EngineMemory {
   uint32_t slots;
   uint32_t order_capacity;  // a power of two
   uint64_t sequences_offset, tokens_offset, out_tokens_offset, block_tables_offset;
-  uint64_t orders_offset, load_done_offset;
+  uint64_t orders_offset, load_done_offset, layers_ready_offset;
   uint64_t size_bytes;
-  uint8_t pad0[128 - 24 - 56];
+  uint8_t pad0[128 - 24 - 64];
   StepHeader step;
   uint64_t orders_head;  // written by the core
   uint8_t pad1[56];
@@ -99,6 +101,14 @@ HOSTLESS_FN constexpr uint64_t load_answer(uint32_t generation, uint32_t blocks)
   return static_cast<uint64_t>(generation) | (static_cast<uint64_t>(blocks) << 32);
 }
 
+// layers_ready[lane]: | failed:1 | open:1 | 0:30 | layers:32 |, how far the KV before a step's position is in the
+// lane's pages (D6). A load may be answered when its first layer is there; the step then waits for each layer as it
+// gets to it. Written by the agent, after the layer's bytes; 0 from the taking of the lane on.
+//   open     layers [0, layers) are there, the agent may write the others at any time: the lane is kept for it
+//   failed   they won't come, nothing is written any more: what the step computes of this lane doesn't count
+//   neither  nothing is written any more, and nothing is waited for
+constexpr uint64_t kLayersFailed = 1ULL << 63, kLayersOpen = 1ULL << 62;
+
 HOSTLESS_FN uint64_t lay_out(EngineMemory& m) {
   uint64_t at = sizeof(EngineMemory);
   m.sequences_offset = at;
@@ -109,6 +119,8 @@ HOSTLESS_FN uint64_t lay_out(EngineMemory& m) {
   at = align64(at + 4ULL * m.lanes);
   m.block_tables_offset = at;
   at = align64(at + 4ULL * m.lanes * m.lane_pages);
+  m.layers_ready_offset = at;
+  at = align64(at + 8ULL * m.lanes);
   m.load_done_offset = at;
   at = align64(at + 8ULL * m.slots);
   m.orders_offset = at;

@@ -14,9 +14,10 @@ from services.fabric.hosting import SHARED_MEMORY
 from services.fabric.transports import open_region
 from services.gpu_backend.kv_agent import AgentCounters, AgentSettings, HostPages
 from services.gpu_backend.kv_agent.buffer_memory import BufferMemory
+from services.gpu_backend.kv_agent.handover import TransferFailed
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.receiver import Receiver, UnknownTransfer
-from services.gpu_backend.kv_agent.sender import Sender, TransferFailed
+from services.gpu_backend.kv_agent.sender import Sender
 from services.gpu_backend.scheduler.orders import KvOrderKind
 from services.kvstore.client import Hit, Readout, StoreClient
 from tests.gpu_backend.kv_agent.conftest import FakeOrders
