@@ -69,7 +69,7 @@ _VERBS = ("feeds", "hides", "repairs", "remembers", "sells", "carries", "measure
 _PLACES = ("near the old mill", "under the bridge", "behind the station", "across the bay", "in the north")
 
 
-def _report(sentences: int, seed: int) -> str:
+def report(sentences: int, seed: int) -> str:
     """A long text without a period: indices advance by strides that share no factor."""
     lines = []
     for i in range(sentences):
@@ -88,8 +88,8 @@ def chats() -> Iterator[tuple[str, Chat]]:
         roles = ("user", "assistant")
         yield f"turns-{i}", [{"role": roles[j % 2], "content": text} for j, text in enumerate(turns)]
     for i, sentences in enumerate((12, 25, 40, 60, 80, 100)):
-        text = _report(sentences, i) + "\nSummarise this report."
+        text = report(sentences, i) + "\nSummarise this report."
         yield f"medium-{i}", [{"role": "user", "content": text}]
     for i, sentences in enumerate((190, 192, 195, 200, 205, 210, 215, 220)):
-        text = _report(sentences, 10 + i) + "\nWhich item was mentioned last?"
+        text = report(sentences, 10 + i) + "\nWhich item was mentioned last?"
         yield f"long-{i}", [{"role": "user", "content": text}]

@@ -69,6 +69,6 @@ def allowed(service: str, module: str) -> bool:
     target = parts[1] if len(parts) > 1 else ""
     if target in SHARED.get(service, {service, "common", "fabric"}):
         return True
-    if service == "cli" and parts[1:3] == ["global_scheduler", "simulator"]:
-        return True  # a tool that runs in the command itself, not a service that it would call
+    if service == "cli" and parts[1:3] in (["global_scheduler", "simulator"], ["global_scheduler", "policy"]):
+        return True  # tools that run in the command itself, not a service that it would call
     return service not in SHARED and parts[2:] == ["client"]

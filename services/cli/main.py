@@ -8,9 +8,11 @@ from services.cli.bench import bench
 from services.cli.chat import chat
 from services.cli.errors import CliError
 from services.cli.fabric import fabric
+from services.cli.fit import fit
 from services.cli.kv.commands import kv
 from services.cli.plan import plan
 from services.cli.pull import pull
+from services.cli.role import role
 from services.cli.sim import sim
 from services.cli.status import status
 from services.cli.up import up
@@ -26,9 +28,9 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     add_completion=False,
 )
-for command in (up, chat, status, pull, plan, version):
+for command in (up, chat, status, role, pull, plan, version):
     app.command()(command)
-for group in (bench, fabric, kv, sim):
+for group in (bench, fabric, fit, kv, sim):
     app.add_typer(group)
 
 

@@ -15,7 +15,7 @@ class SchedulerSettings:
     policy: str = setting("least_tokens", "how engines are chosen")
     alpha_tokens: int = setting(65_536, "a node with at most so many tokens to read has a short read queue (D10)")
     beta_tokens: int = setting(262_144, "a prefill engine with more tokens than that gets no more (D10)")
-    split_reads: bool = setting(False, "a request's hit is read on both sides at once (D15; policy dualpath)")
+    split_reads: bool = setting(False, "hits are read on both sides at once (D15; by policies named dualpath...)")
     wait_ms: int = setting(500, "a request waits so long at most while all engines that may take it are overloaded")
     max_waiting: int = setting(65_536, "requests that may wait at once; further ones are refused")
     lease_ms: int = setting(3000, "an engine that has not reported for so long gets no more requests")

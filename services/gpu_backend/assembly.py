@@ -1,7 +1,5 @@
 """Puts a prepared engine into the mesh: its description, its KV agent, its backend."""
 
-from dataclasses import replace
-
 from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.client import SchedulerClient
 from services.gpu_backend.backend import Backend
@@ -12,7 +10,6 @@ from services.gpu_backend.serving import Served
 from services.gpu_backend.settings import BackendSettings
 from services.kvstore.client import StoreClient
 
-HAND_OVER_POLL_S = 0.01
 ROLES = {"unified": pb.ROLE_UNIFIED, "prefill": pb.ROLE_PREFILL, "decode": pb.ROLE_DECODE}
 
 
@@ -40,15 +37,12 @@ def assemble(settings: BackendSettings, served: Served, port: int) -> Backend:
 
 def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLink:
     client = StoreClient(settings.kvstore)
-    prefills = settings.role == "prefill"
     limits = AgentSettings(
         receive_buffer_bytes=settings.receive_buffer_bytes,
         load_deadline_s=settings.load_deadline_s,
         read_timeout_s=settings.load_deadline_s / 2,
     )
-    if prefills:  # the order to hand over comes out of the blue, and a client waits for its second token
-        limits = replace(limits, idle_poll_s=HAND_OVER_POLL_S)
-    scheduler = SchedulerClient(settings.scheduler) if prefills else None
+    scheduler = SchedulerClient(settings.scheduler)
     agent = KvAgent(
         served.scheduler.orders,
         RingPrompts(served.ring),
@@ -58,6 +52,9 @@ def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLi
         served.region_name,
         served.regions,
         layers=served.geometry.layers,
-        peers=Peers(scheduler.watch, limits.peer_wait_s, limits.transfer_s) if scheduler else None,
+        peers=Peers(scheduler.watch, limits.peer_wait_s, limits.transfer_s),
+        layer_counters=served.scheduler.layers,
     )
-    return KvLink(agent, client, scheduler)
+    link = KvLink(agent, client, scheduler)
+    link.take_role(ROLES[settings.role])
+    return link

@@ -10,7 +10,7 @@ from services.fabric.ring import EngineState
 from services.gpu_backend.kv_link import KvLink
 from services.gpu_backend.leader import Leader
 from services.gpu_backend.leases import Lease, LeaseTable
-from services.gpu_backend.reports import RingLoad, StoreTraffic, make_report, read_load
+from services.gpu_backend.reports import RingLoad, StoreTraffic, make_report, read_load, unfinished
 from services.gpu_backend.scheduler.interface import SchedulerLost
 from services.gpu_backend.serving import Served
 from services.gpu_backend.settings import BackendSettings
@@ -27,6 +27,10 @@ STOP_S = 2.0  # for a step in flight
 
 class NotServing(Exception):
     """The engine takes no new front end now; the message says why."""
+
+
+class RoleRefused(Exception):
+    """The engine can't take the role; the message says why."""
 
 
 class EngineFailed(RuntimeError):
@@ -109,6 +113,32 @@ class Backend:
                 await set_serving(serving)
             idle = self.leases.settled and not load.requests
             await asyncio.sleep(IDLE_LOOK_S if idle else BUSY_LOOK_S)
+
+    async def change_role(self, role: pb.Role, timeout_s: float) -> tuple[int, bool]:
+        """Requests come by the new role from now on, those under way end as they are: the ring takes all kinds of them
+        at any time, and only who places them looks at roles. A restart brings the setting's role back.
+
+        Returns how many of the old ones are unfinished when the time is up, and whether the global scheduler knows.
+        Raises RoleRefused.
+        """
+        if role != pb.ROLE_UNIFIED and self.kv_link is None:
+            raise RoleRefused("an engine without a KV store serves whole requests only: start it with --kvstore")
+        give_up = time.monotonic() + timeout_s
+        if self.kv_link:
+            self.kv_link.take_role(role)
+        changed = pb.EngineInfo()
+        changed.CopyFrom(self.info)
+        changed.role = role
+        self.info = changed
+        self.leader.introduce(self.info)
+        told = await self.leader.tell_now(min(TELL_S, timeout_s))
+        begun = unfinished(self._ring)
+        log.info("another role", extra={"role": pb.Role.Name(role), "begun": len(begun), "announced": told})
+        while left := begun & unfinished(self._ring):
+            if time.monotonic() >= give_up:
+                break
+            await asyncio.sleep(DRAIN_LOOK_S)
+        return len(left), told
 
     async def drain(self, timeout_s: float) -> int:
         """No new requests; waits until the running ones have ended, their front ends have read them, and their

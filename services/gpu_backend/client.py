@@ -6,6 +6,7 @@ from typing import TypeVar
 import grpc
 
 from hostless.v1 import engine_pb2, engine_pb2_grpc
+from hostless.v1.scheduler_pb2 import Role
 from services.common import rpc
 from services.gpu_backend.transfers import new_transfer
 
@@ -71,6 +72,14 @@ class EngineClient:
             self._stub.Drain(engine_pb2.DrainRequest(), timeout=timeout_s)
         )
         return int(reply.unfinished)
+
+    async def change_role(self, role: Role, timeout_s: float) -> engine_pb2.ChangeRoleReply:
+        """Requests come by the new role from now on. Answers when those under way have ended, or at the deadline.
+
+        Raises EngineCallError if the engine can't take the role."""
+        request = engine_pb2.ChangeRoleRequest(role=role)
+        reply: engine_pb2.ChangeRoleReply = await self._answer(self._stub.ChangeRole(request, timeout=timeout_s))
+        return reply
 
     async def close(self) -> None:
         await self._channel.close()

@@ -2,22 +2,29 @@
 
 from dataclasses import dataclass
 
+from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.client import SchedulerClient
 from services.gpu_backend.kv_agent import KvAgent
 from services.gpu_backend.reports import StoreTraffic
 from services.kvstore.client import StoreClient
+
+HAND_OVER_POLL_S = 0.01
+"""Between two looks for orders of an engine that prefills for others: the order to hand over comes out of the blue, and
+a client waits for its second token."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvLink:
     agent: KvAgent
     client: StoreClient
-    scheduler: SchedulerClient | None = None  # tells a prefill engine where decode engines are
+    scheduler: SchedulerClient  # tells where decode engines are
 
     async def close(self) -> None:
         await self.client.close()
-        if self.scheduler is not None:
-            await self.scheduler.close()
+        await self.scheduler.close()
+
+    def take_role(self, role: pb.Role) -> None:
+        self.agent.hurry(HAND_OVER_POLL_S if role == pb.ROLE_PREFILL else None)
 
     def traffic(self) -> StoreTraffic:
         counters = self.agent.counters

@@ -58,6 +58,10 @@ class Leader:
             return False
         return True
 
+    def introduce(self, info: pb.EngineInfo) -> None:
+        """The engine is another one now; the next report says so."""
+        self._info = info
+
     def tell_soon(self) -> None:
         """Reports at once; doesn't wait."""
         self._news.set()
@@ -91,9 +95,10 @@ class Leader:
 
     async def _lead(self, call: Any) -> AsyncIterator[None]:
         """Yields after each answer; ends when the scheduler ends the stream."""
-        engines = [self._info]
+        introduced: pb.EngineInfo | None = None
         while True:
             self._news.clear()
+            engines = [] if introduced is self._info else [self._info]
             asked, report = self._asked, self._report()
             async with asyncio.timeout(ANSWER_S):
                 await call.write(pb.LeaderUp(group_id=self._group_id, engines=engines, reports=[report]))
@@ -103,7 +108,7 @@ class Leader:
                 return
             if engines:
                 log.info("the global scheduler knows this engine", extra={"address": self._address})
-            engines = []
+                introduced = engines[0]
             async with self._answered:
                 self._told = asked
                 self._answered.notify_all()

@@ -47,6 +47,13 @@ def read_load(ring: RingOwner) -> RingLoad:
     )
 
 
+def unfinished(ring: RingOwner) -> frozenset[tuple[int, int]]:
+    """Slot and generation of each request that has not ended."""
+    slots = ring.slots()
+    found = np.flatnonzero(_UNFINISHED[slots.states])
+    return frozenset(zip(found.tolist(), slots.generations[found].tolist(), strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class StoreTraffic:
     """What the KV agent tells; all 0 without one."""

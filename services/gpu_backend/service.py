@@ -7,7 +7,7 @@ import grpc
 
 from hostless.v1 import engine_pb2 as pb
 from hostless.v1 import engine_pb2_grpc
-from services.gpu_backend.backend import Backend, NotServing
+from services.gpu_backend.backend import Backend, NotServing, RoleRefused
 from services.gpu_backend.kv_agent.receiver import Receiver, UnknownTransfer
 from services.gpu_backend.leases import Lease, LeaseEnded, NoPlace
 
@@ -58,6 +58,16 @@ class EngineService(engine_pb2_grpc.EngineServicer):  # type: ignore[misc]
         left_s = context.time_remaining()
         unfinished = await backend.drain(backend.settings.drain_s if left_s is None else left_s * 0.9)
         return pb.DrainReply(unfinished=unfinished)
+
+    async def ChangeRole(self, request: pb.ChangeRoleRequest, context: Context) -> pb.ChangeRoleReply:
+        backend = await self._loaded(context)
+        left_s = context.time_remaining()
+        wait_s = backend.settings.drain_s if left_s is None else left_s * 0.9
+        try:
+            unfinished, announced = await backend.change_role(request.role, wait_s)
+        except RoleRefused as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return pb.ChangeRoleReply(unfinished=unfinished, announced=announced)
 
     async def _loaded(self, context: Context) -> Backend:
         if self.backend is None:

@@ -19,6 +19,11 @@ from services.cli.mesh.process import Child
 from services.cli.mesh.readiness import until_ready
 
 STOP_S = 20.0
+SHORT_LEASES = {
+    "HOSTLESS_GPU_BACKEND_LEASE_TTL_MS": "1500",
+    "HOSTLESS_GLOBAL_SCHEDULER_LEASE_MS": "1500",
+}
+"""Who dies, or stands still, is given up soon."""
 
 
 @dataclass
@@ -135,7 +140,7 @@ class Client:
     ) -> Answer:
         """POST /v1/completions, streamed; returns when the stream has ended in whatever way."""
         body = {
-            "model": await self.model(),
+            "model": body.get("model") or await self.model(),
             "prompt": prompt,
             "stream": True,
             "stream_options": {"include_usage": True},

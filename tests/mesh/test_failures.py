@@ -12,25 +12,24 @@ from pathlib import Path
 import pytest
 
 from services.cli.mesh.plan import MeshOptions
-from tests.mesh.harness import Answer, Client, Mesh, client, mesh
+from tests.mesh.harness import SHORT_LEASES, Answer, Client, Mesh, client, mesh
 
 pytestmark = pytest.mark.model
 
 TOKENS = 150
-LEASES = {"HOSTLESS_GPU_BACKEND_LEASE_TTL_MS": "1500", "HOSTLESS_GLOBAL_SCHEDULER_LEASE_MS": "1500"}
 
 
 @pytest.fixture
 async def one(tmp_path: Path) -> AsyncIterator[Client]:
     options = MeshOptions(engine="synthetic", rate=50)
-    async with mesh(tmp_path, options, **LEASES) as running, client(running) as c:
+    async with mesh(tmp_path, options, **SHORT_LEASES) as running, client(running) as c:
         yield c
 
 
 @pytest.fixture
 async def two(tmp_path: Path) -> AsyncIterator[Client]:
     options = MeshOptions(engine="synthetic", rate=50, engines=2)
-    async with mesh(tmp_path, options, **LEASES) as running, client(running) as c:
+    async with mesh(tmp_path, options, **SHORT_LEASES) as running, client(running) as c:
         yield c
 
 

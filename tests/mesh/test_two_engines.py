@@ -1,7 +1,6 @@
 """Prefill and decode apart (D1-D4): the tokens of one engine, bytes as the paper has them, and nothing left behind."""
 
 import asyncio
-import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,29 +9,15 @@ from pathlib import Path
 import pytest
 
 from services.cli.mesh.plan import MeshOptions
-from services.kvstore.client import StoreClient, StoreStats
-from tests.mesh.harness import Answer, Client, client, mesh
+from tests.mesh.baseline import at_baseline, moved, stats, value
+from tests.mesh.harness import SHORT_LEASES, Answer, Client, client, mesh
+from tests.mesh.one_engine import NEW_TOKENS, ask, one_engine, prompt
 from tests.mesh.tiny_model import NAME, make_tiny_model
 
 pytestmark = pytest.mark.slow  # meshes of six processes, two of which load torch
 
-LINKS = re.compile(r'^hostless:engine_kv_link_bytes_total\{.*link="(\w+)"\} (\S+)$', re.M)
-SHORT_LEASES = {
-    "HOSTLESS_GPU_BACKEND_LEASE_TTL_MS": "1500",
-    "HOSTLESS_GLOBAL_SCHEDULER_LEASE_MS": "1500",
-}
-NEW_TOKENS = 6
 CONVERSATIONS, TURNS = 9, 3
 LENGTHS = (1, 63, 64, 65, 127, 128, 129, 192, 193, 257)
-
-
-def prompt(salt: int, length: int) -> list[int]:
-    """The beginning of the salt's endless prompt, which shares nothing with another's."""
-    return [3 + (salt if i == 0 else (i * i * 7 + 13 * i * salt) % 250) for i in range(length)]
-
-
-async def ask(c: Client, tokens: list[int], new: int = NEW_TOKENS) -> Answer:
-    return await c.complete(tokens, max_tokens=new, temperature=0, ignore_eos=True)
 
 
 @asynccontextmanager
@@ -45,59 +30,12 @@ async def apart(folder: Path, model: str = NAME, **environ: str) -> AsyncIterato
         yield c
 
 
-async def one_engine(folder: Path, prompts: dict[str, tuple[list[int], int]], model: str = NAME) -> dict[str, str]:
-    """What a single engine without a store says to each of the prompts."""
-    async with mesh(folder, MeshOptions(model=model, threads=1, kvstore=False)) as running, client(running) as c:
-        return {name: (await ask(c, *asked)).text for name, asked in prompts.items()}
-
-
 @pytest.fixture
 def block_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setenv("HOSTLESS_MODELS", str(tmp_path / "models"))
     for name in ("one", "apart"):
         (tmp_path / name).mkdir()
     return make_tiny_model(tmp_path / "models")
-
-
-async def page(c: Client, name: str) -> str:
-    async with c.session.get(f"http://{c.mesh.plans[name].metrics}/metrics") as response:
-        return await response.text()
-
-
-async def moved(c: Client) -> dict[str, int]:
-    """Bytes over each link, both engines together."""
-    found: dict[str, int] = {}
-    for name in ("prefill-0", "decode-0"):
-        for link, count in LINKS.findall(await page(c, name)):
-            found[link] = found.get(link, 0) + int(float(count))
-    return found
-
-
-async def value(c: Client, engine: str, name: str) -> float:
-    match = re.search(rf"^hostless:engine_{name}(?:_total)?\{{.*\}} (\S+)$", await page(c, engine), re.M)
-    assert match, name
-    return float(match[1])
-
-
-async def stats(c: Client) -> StoreStats:
-    async with StoreClient(c.mesh.plans["kvstore"].address) as store:
-        return await store.stats()
-
-
-async def at_baseline(c: Client, *engines: str) -> None:
-    """Slots, pages, buffers and leases are all free again."""
-    await c.until_idle(30)
-
-    async def free() -> bool:
-        for engine in engines or ("prefill-0", "decode-0"):
-            if await value(c, engine, "kv_cache_usage_perc") or await value(c, engine, "kv_receive_buffer_bytes"):
-                return False
-            if await value(c, engine, "loading") or await value(c, engine, "expecting"):
-                return False
-        held = await stats(c)
-        return not (held.leases or held.tickets)
-
-    await c.until("pages, buffers and leases are free", free, 30)
 
 
 def closed_form(before: dict[str, int], after: dict[str, int], pages: int, hit: int, block_bytes: int) -> str:
@@ -190,7 +128,7 @@ async def test_conversations_side_by_side(tmp_path: Path, block_bytes: int, tran
     environ = {"HOSTLESS_GPU_BACKEND_TRANSPORT": transport, "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60"}
     async with mesh(tmp_path / "apart", options, **environ) as running, client(running) as c:
         assert await agents(c) == reference
-        await at_baseline(c, "prefill-0", "prefill-1", "decode-0", "decode-1")
+        await at_baseline(c)
         handed_over = [await value(c, name, "kv_prompts_sent") for name in ("prefill-0", "prefill-1")]
         assert all(handed_over)
 

@@ -31,6 +31,7 @@ class EngineState:
     """Of one engine; counters count from its start."""
 
     engine_id: str
+    role: str  # unified, prefill or decode
     model: str
     live: bool
     accepting: bool
@@ -90,6 +91,7 @@ async def _service(service: RunningService) -> ServiceState:
 
 
 async def _engines(scheduler: str) -> tuple[list[EngineState], str]:
+    from hostless.v1.scheduler_pb2 import Role
     from services.fabric._ring import SlotState
     from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable
 
@@ -105,6 +107,7 @@ async def _engines(scheduler: str) -> tuple[list[EngineState], str]:
         engines.append(
             EngineState(
                 engine_id=info.engine_id,
+                role=Role.Name(info.role).removeprefix("ROLE_").lower(),
                 model=info.model,
                 live=engine.live,
                 accepting=report.accepting,

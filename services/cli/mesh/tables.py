@@ -36,6 +36,7 @@ def _services(seen: Snapshot) -> Table:
 def _engines(engines: list[EngineState]) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("engine", no_wrap=True)
+    table.add_column("role", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("model", overflow="ellipsis", no_wrap=True)
     for name in ("running", "waiting", "pages used", "tokens out", "hit rate"):
@@ -44,6 +45,7 @@ def _engines(engines: list[EngineState]) -> Table:
     for engine in engines:
         table.add_row(
             engine.engine_id,
+            engine.role,
             _state(engine),
             engine.model,
             str(engine.running),

@@ -1,5 +1,6 @@
 """Which side reads a request's hit from the store (D12), or how much each side reads (D15)."""
 
+import itertools
 from collections import Counter
 from typing import NamedTuple, Protocol
 
@@ -39,8 +40,17 @@ def shorter_queue(request: Request, prefill: Member, decode: Member) -> Reads:
 def split(request: Request, prefill: Member, decode: Member) -> Reads:
     """D15: of a hit of c behind queues p and d the prefill side reads (c + d - p) / 2, within 0 and c and to the next
     whole page; the decode side reads the rest. So at equal bandwidths both sides are done at the same time."""
+    return _parts(request, prefill, decode, decode.node.read_queue_tokens - prefill.node.read_queue_tokens)
+
+
+def halves(request: Request, prefill: Member, decode: Member) -> Reads:
+    """As `split` with queues of one length."""
+    return _parts(request, prefill, decode, 0)
+
+
+def _parts(request: Request, prefill: Member, decode: Member, difference: int) -> Reads:
+    """The prefill side reads so many tokens more than the decode side, as far as whole pages have it."""
     hit, page = request.cached_tokens, prefill.page_tokens
-    difference = decode.node.read_queue_tokens - prefill.node.read_queue_tokens
     tokens = min(max((hit + difference + page) // (2 * page) * page, 0), hit)
     if tokens == hit:
         return prefill_side(request, prefill, decode)
@@ -68,6 +78,16 @@ class Alternating:
         self._surplus[prefill.engine_id] += change
         self._surplus[decode.engine_id] += change
         return side(request, prefill, decode)
+
+
+class InTurns:
+    """One choice after the other."""
+
+    def __init__(self, *choices: PathChoice) -> None:
+        self._choices = itertools.cycle(choices)
+
+    def __call__(self, request: Request, prefill: Member, decode: Member) -> Reads:
+        return next(self._choices)(request, prefill, decode)
 
 
 class Reusing:

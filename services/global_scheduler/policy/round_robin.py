@@ -5,7 +5,7 @@ from services.global_scheduler.policy.core import PooledPolicy
 from services.global_scheduler.policy.decode_choice import AtOnce
 from services.global_scheduler.policy.parameters import DEFAULTS, Parameters
 from services.global_scheduler.policy.pool import Choices
-from services.global_scheduler.policy.read_path import Alternating, prefill_side
+from services.global_scheduler.policy.read_path import Alternating, InTurns, PathChoice, halves, prefill_side
 
 
 class RoundRobin(PooledPolicy):
@@ -18,9 +18,14 @@ class RoundRobin(PooledPolicy):
 
 
 class DualPathRoundRobin(PooledPolicy):
-    """Two paths, engines and paths in turn; none waits."""
+    """Two paths, engines and paths in turn; none waits. With `split_reads` every third request is read on both sides, a
+    half each (D15)."""
 
     name = "dualpath_round_robin"
 
     def __init__(self, parameters: Parameters = DEFAULTS) -> None:
-        super().__init__(lambda: Choices(InTurn(), InTurn(), AtOnce(InTurn()), Alternating()), parameters.max_waiting)
+        def path() -> PathChoice:
+            sides = Alternating()
+            return InTurns(sides, sides, halves) if parameters.split_reads else sides
+
+        super().__init__(lambda: Choices(InTurn(), InTurn(), AtOnce(InTurn()), path()), parameters.max_waiting)

@@ -1,0 +1,222 @@
+"""Conversations of agents with prefill and decode apart, against the unified engine: the same tokens, whoever reads.
+
+Each turn's prompt is all that was said before and something new, and turns end at and beside the borders of blocks of
+64 tokens: half of the conversations place the end of the prompt there, half the end of what the answer leaves in the
+store. Every fourth group of them shares its first block. A single engine without a store answers first, from nothing
+each time. Then each mesh of prefill and decode engines gets the same prompts, turn by turn, many conversations at once;
+prefill side, decode side and both sides read in turn. A turn is right if its text is. Hits that are as long as they
+should be say that the tokens' ids are, too: stored blocks are found by them.
+
+Ends with exit code 1 on any difference.
+
+    python -m bench.conversations [--conversations 200] [--meshes 1P1D 2P1D 1P2D 2P2D] [--json FILE]
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.agent_turns import Conversation, Tokens, blocks_of, conversations
+from bench.machine import machine
+from services.cli.mesh.plan import MeshOptions
+from services.common.keys import BLOCK_TOKENS
+from services.common.paths import models_dir
+from services.global_scheduler.client import SchedulerClient
+from services.kvstore.client import StoreClient
+from services.tokenizer.model_text import ModelText, load
+from tests.mesh.harness import Answer, Client, client, mesh
+
+MESHES = ("1P1D", "2P1D", "1P2D", "2P2D")
+PATHS = ("unified", "prefill", "decode", "split")
+AT_ONCE = 24
+STORED_S = 60.0
+
+Done = Callable[[], None]
+"""Is told of each turn."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one mesh."""
+
+    name: str
+    turns: int = 0
+    equal: int = 0
+    whole_hits: int = 0
+    hits: Counter[int] = field(default_factory=Counter)  # turns by the blocks of their hits
+    paths: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+
+async def ask(c: Client, model: str, prompt: Tokens, new_tokens: int) -> Answer:
+    body: dict[str, Any] = {"model": model, "max_tokens": new_tokens, "temperature": 0, "ignore_eos": True}
+    return await c.complete(list(prompt), **body)
+
+
+async def at_once(work: Callable[[Conversation], Awaitable[None]], talks: Sequence[Conversation]) -> None:
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(talk: Conversation) -> None:
+        async with places:
+            await work(talk)
+
+    async with asyncio.TaskGroup() as group:
+        for talk in talks:
+            group.create_task(one(talk))
+
+
+async def answer_all(c: Client, model: str, talks: Sequence[Conversation], text: ModelText, done: Done) -> None:
+    """The unified engine's answers, all turns."""
+
+    async def converse(talk: Conversation) -> None:
+        for turn in talk.turns:
+            prompt = talk.next_prompt()
+            answer = await ask(c, model, prompt, turn.new_tokens)
+            if answer.error or answer.finish != "length":
+                raise RuntimeError(f"the unified engine did not answer: {answer.error or answer.finish}")
+            ids = text.encoder.encode(answer.text, add_special=False).tolist()
+            talk.prompts.append(prompt)
+            talk.answers.append(answer.text)
+            talk.spoken.append((*prompt, *ids))
+            done()
+
+    await at_once(converse, talks)
+
+
+class Replay:
+    """The same prompts on another mesh, whose store begins empty."""
+
+    def __init__(self, c: Client, model: str, talks: Sequence[Conversation], outcome: Outcome, done: Done) -> None:
+        self._client, self._model, self._talks, self._outcome, self._done = c, model, talks, outcome, done
+        self._stored: set[Tokens] = set()
+
+    async def run(self) -> None:
+        """A turn of all conversations, then the next one: meanwhile an agent's tool would run, and blocks be stored."""
+        for at in range(max(len(talk.turns) for talk in self._talks)):
+            wave = [talk for talk in self._talks if at < len(talk.turns)]
+            await at_once(partial(self._turn, at), wave)
+            for talk in wave:
+                self._stored |= self._leaves(talk, at)
+            await self._until_stored()
+
+    async def _turn(self, at: int, talk: Conversation) -> None:
+        prompt, turn = talk.prompts[at], talk.turns[at]
+        answer, outcome = await ask(self._client, self._model, prompt, turn.new_tokens), self._outcome
+        outcome.turns += 1
+        self._done()
+        if answer.error or answer.text != talk.answers[at]:
+            told = answer.error or f"{answer.text!r}, not {talk.answers[at]!r}"
+            outcome.wrong.append(f"turn {at} of {self._talks.index(talk)}, {len(prompt)} prompt tokens: {told}")
+            return
+        outcome.equal += 1
+        assert answer.usage is not None
+        hit = answer.usage["prompt_tokens_details"]["cached_tokens"] // BLOCK_TOKENS
+        outcome.hits[hit] += 1
+        outcome.whole_hits += hit >= len(blocks_of(prompt, len(prompt) - 1) & self._stored)
+
+    @staticmethod
+    def _leaves(talk: Conversation, at: int) -> set[Tokens]:
+        """The blocks that the turn has left in the store. Text that is cut otherwise than it was made hides the
+        answer's ids."""
+        prompt, spoken = talk.prompts[at], talk.spoken[at]
+        known = len(spoken) == len(prompt) + talk.turns[at].new_tokens
+        return blocks_of(spoken, len(spoken) - 1) if known else blocks_of(prompt, len(prompt))
+
+    async def _until_stored(self) -> None:
+        async with StoreClient(self._client.mesh.plans["kvstore"].address) as store:
+
+            async def stored() -> bool:
+                return (await store.stats()).blocks >= len(self._stored)
+
+            await self._client.until(f"{len(self._stored)} blocks are stored", stored, STORED_S)
+
+
+@asynccontextmanager
+async def running(folder: Path, options: MeshOptions, **environ: str) -> AsyncIterator[Client]:
+    """A mesh with a store of its own, which is gone afterwards. An engine may be slow to start where much else runs."""
+    environ = {"HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60", **environ}
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        async with mesh(Path(own), options, **environ) as started, client(started) as c:
+            yield c
+
+
+def apart(name: str, model: str) -> MeshOptions:
+    prefill, decode = (int(count) for count in name.removesuffix("D").split("P"))
+    return MeshOptions(model=model, prefill=prefill, decode=decode, threads=1, policy="dualpath_round_robin")
+
+
+async def compare(
+    folder: Path, model: str, talks: Sequence[Conversation], text: ModelText, meshes: Sequence[str], done: Done
+) -> list[Outcome]:
+    """The unified engine's answers, then each mesh's beside them."""
+    async with running(folder, MeshOptions(model=model, kvstore=False)) as c:
+        await answer_all(c, model, talks, text, done)
+    outcomes = []
+    for name in meshes:
+        begun, outcome = time.monotonic(), Outcome(name)
+        async with running(folder, apart(name, model)) as c:
+            await Replay(c, model, talks, outcome, done).run()
+            async with SchedulerClient(c.mesh.plans["global_scheduler"].address) as scheduler:
+                choices = (await scheduler.status()).path_choices
+        outcome.paths = {path: count for path, count in zip(PATHS, choices, strict=True) if count}
+        outcome.seconds = time.monotonic() - begun
+        outcomes.append(outcome)
+    return outcomes
+
+
+@contextmanager
+def bar(turns: int) -> Iterator[Done]:
+    columns = (TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=1) as progress:
+        task = progress.add_task("", total=turns)
+        yield lambda: progress.advance(task)
+
+
+def show(outcomes: Sequence[Outcome]) -> None:
+    print(f"{'mesh':<6}{'turns':>6}{'equal':>7}{'hits whole':>12}   {'hits by blocks':<36}{'read by':<48}{'s':>6}")
+    for one in outcomes:
+        hits = ", ".join(f"{blocks}: {count}" for blocks, count in sorted(one.hits.items()))
+        paths = ", ".join(f"{path} {count}" for path, count in one.paths.items())
+        print(
+            f"{one.name:<6}{one.turns:>6}{one.equal:>7}{one.whole_hits:>12}   {hits:<36}{paths:<48}{one.seconds:>6.0f}"
+        )
+        print("".join(f"  {line}\n" for line in one.wrong), end="", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="SmolLM2-135M-Instruct")
+    parser.add_argument("--conversations", type=int, default=200)
+    parser.add_argument("--meshes", nargs="+", default=MESHES)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    before = machine()
+    text = load(models_dir() / options.model)
+    talks = conversations(options.conversations, text)
+    turns = sum(len(talk.turns) for talk in talks)
+    with tempfile.TemporaryDirectory(prefix="conversations.") as folder, bar(turns * (1 + len(options.meshes))) as done:
+        outcomes = asyncio.run(compare(Path(folder), options.model, talks, text, options.meshes, done))
+    show(outcomes)
+    if options.json:
+        rows = [{name: getattr(one, name) for name in Outcome.__slots__} for one in outcomes]
+        found = {"machine": before, "conversations": len(talks), "outcomes": rows}
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return int(any(one.equal < one.turns for one in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
