@@ -52,7 +52,7 @@ def plan(
         wish = Wish(gpus // node.gpus, load_model(model), node, workload_of(workload, seed), slo, times, seed=seed)
         told = Console(stderr=True, highlight=False)
         with told.status("simulating"):
-            found = planned(wish, told.print)
+            found = planned(wish, lambda words: told.print(words, soft_wrap=True))
     except ValueError as error:
         raise CliError(str(error)) from error
     _show(found)
