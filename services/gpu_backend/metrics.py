@@ -13,6 +13,7 @@ COUNTERS = {
     "prompt_tokens": "Prompt tokens computed by prefill.",
     "cached_tokens": "Prompt tokens loaded from the KV store instead.",
     "generated_tokens": "Tokens sampled.",
+    "mixed_launches": "Prefill steps in which running requests took part.",
     "preemptions": "Requests that lost their KV pages and came back later.",
     "blocks_offered": "Full KV blocks offered to the KV store.",
     "blocks_dropped": "Full KV blocks not offered, because too many were on their way.",

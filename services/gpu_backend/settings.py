@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.common import paths
-from services.common.settings import require, require_above, require_addresses, require_least, setting
+from services.common.settings import SettingError, require, require_above, require_addresses, require_least, setting
 from services.fabric.hosting import FABRIC_ADDRESS_HELP, TRANSPORT_HELP, require_transport
 
 ENGINES = ("torch", "cuda", "synthetic")
@@ -59,6 +59,16 @@ class BackendSettings:
         0, "most tokens in a step; longer prompts are prefilled in chunks; 0: 512, 2048 for cuda"
     )
     prefill_chunk: int = setting(0, "most prompt tokens of a step, so that decodes wait less; 0: as step-tokens")
+    mixed_tokens: int = setting(
+        0, "most tokens of a step in which prompts and running decodes share, at least lanes; 0: they take turns (B6)"
+    )
+    attention_quota_ms: float = setting(
+        0.0, "what the attention of a step's prompts may take, by attention-time; the prompt that overflows it is cut "
+        "where it fits (D13); 0: no bound"
+    )  # fmt: skip
+    attention_time: tuple[str, ...] = setting(
+        (), "seconds of attention for a request, for a new token, and for a pair of tokens: three numbers, from a fit"
+    )
     kv_pages: int = setting(
         0, "KV memory in pages of 64 tokens; 0: by free memory and need, and 1 GiB or less on a CPU"
     )
@@ -110,6 +120,7 @@ class BackendSettings:
         require_addresses(self, "address", "scheduler", or_empty=("advertise", "metrics_address", "kvstore"))
         require_least(self, 0, "threads", "max_context", "lanes", "step_tokens", "prefill_chunk", "kv_pages", "gpu")
         require_least(self, 0, "lease_grace_ms", "step_limit_s", "device_deadline_s", "host_patience_s")
+        require_least(self, 0, "mixed_tokens", "attention_quota_ms")
         require_least(self, 1, "slots", "prompt_words", "token_words")
         require_above(self, 0, "lease_ttl_ms", "report_ms", "idle_report_ms", "drain_s", "patience_s")
         require_above(self, 0, "load_deadline_s")
@@ -118,6 +129,7 @@ class BackendSettings:
         require(self.batch <= self.slots, f"lanes: {self.batch} is more than the {self.slots} slots")
         require(self.most_step_tokens >= self.batch,
                 f"step-tokens: {self.most_step_tokens} is less than lanes, {self.batch}")  # fmt: skip
+        self._check_steps()
         require_transport(self.transport, self.fabric_address)
         require(self.kv_copies in KV_COPIES, f"kv-copies: {self.kv_copies!r} is not one of {', '.join(KV_COPIES)}")
         require(self.kv_copies == "engine" or self.transport != "shm",
@@ -127,6 +139,15 @@ class BackendSettings:
                 f"role: {self.role} needs a KV store: name one with --kvstore")  # fmt: skip
         require_least(self, 1, "receive_buffer_bytes")
         self._check_gpu()
+
+    def _check_steps(self) -> None:
+        require(not self.mixed_tokens or self.batch <= self.mixed_tokens <= self.most_step_tokens,
+                f"mixed-tokens: {self.mixed_tokens} is neither 0 nor between lanes, {self.batch}, and step-tokens, "
+                f"{self.most_step_tokens}")  # fmt: skip
+        times = self.attention_seconds
+        require(all(seconds >= 0 for seconds in times), f"attention-time: {self.attention_time} is no time")
+        require(not self.attention_quota_ms or any(times),
+                "attention-quota-ms: nothing is known of attention's time: set attention-time")  # fmt: skip
 
     def _check_gpu(self) -> None:
         kinds = ", ".join(SCHEDULER_KINDS)
@@ -149,6 +170,15 @@ class BackendSettings:
     def most_step_tokens(self) -> int:
         """Tokens of the largest step, with the default filled in."""
         return self.step_tokens or max(DEFAULT_STEP_TOKENS[self.engine], self.batch)
+
+    @property
+    def attention_seconds(self) -> tuple[float, float, float]:
+        """`attention_time` as numbers; 0 where it is empty."""
+        try:
+            request, token, pair = (float(part) for part in self.attention_time or ("0", "0", "0"))
+        except ValueError:
+            raise SettingError(f"attention-time: {self.attention_time} are not three numbers") from None
+        return request, token, pair
 
     @property
     def scheduling(self) -> str:

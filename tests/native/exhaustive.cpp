@@ -73,11 +73,13 @@ class Search {
 
 int main() {
   const small::Shape shapes[] = {
-      // lanes, chunk, orders; submits, cancels, errors; shared
-      {3, 0, false, 3, 1, 1}, {2, 0, false, 4, 0, 0}, {2, 64, false, 3, 1, 0},     {3, 64, true, 2, 1, 0},
-      {2, 0, true, 2, 1, 1},  {3, 64, true, 3, 0, 0}, {2, 0, true, 2, 1, 1, true}, {3, 64, true, 2, 1, 0, true},
+      // lanes, chunk, orders; submits, cancels, errors; shared, mixed
+      {3, 0, false, 3, 1, 1},           {2, 0, false, 4, 0, 0},       {2, 64, false, 3, 1, 0},
+      {3, 64, true, 2, 1, 0},           {2, 0, true, 2, 1, 1},        {3, 64, true, 3, 0, 0},
+      {2, 0, true, 2, 1, 1, true},      {3, 64, true, 2, 1, 0, true}, {3, 0, false, 3, 1, 1, false, 64},
+      {3, 64, true, 2, 1, 0, true, 66},
   };
   for (const small::Shape& shape : shapes)
-    std::printf("lanes %u chunk %3u orders %u: %zu states\n", shape.lanes, shape.prefill_chunk, shape.orders,
-                Search(shape).run());
+    std::printf("lanes %u chunk %3u mixed %2u orders %u: %zu states\n", shape.lanes, shape.prefill_chunk,
+                shape.mixed_tokens, shape.orders, Search(shape).run());
 }

@@ -78,6 +78,8 @@ class Fuzz {
     s.max_context = 256;
     s.vocab_size = kVocabulary;
     s.prefill_chunk = seed % 2 ? 32 : 0;
+    s.mixed_tokens = seed % 3 ? 0 : 40;
+    if (seed % 5 == 0) s.attention_quota_fs = 1000, s.attention_request_fs = 10, s.attention_pair_fs = 1;
     s.kv_orders = 1;
     s.store_limit = 4;
     s.agent_patience_ns = 50'000'000;

@@ -35,6 +35,7 @@ struct Shape {
   bool orders;
   uint32_t submits, cancels, errors;  // how many of each may happen
   bool shared = false;                 // whether there are requests of two engines
+  uint32_t mixed_tokens = 0;
 };
 
 class World {
@@ -173,7 +174,8 @@ class World {
       add(lane < c.s.flight.sequences && c.s.flight.kind ? c.flight_lanes[lane] : kNone);
     }
     const CoreState& s = c.s;
-    add(s.flight.kind, s.decode_owed, s.waiting_head, s.waiting_count, s.free_page_count, s.leaving_pages);
+    add(s.flight.kind, s.flight.decodes, s.decode_owed);
+    add(s.waiting_head, s.waiting_count, s.free_page_count, s.leaving_pages);
     add(ring.header().doorbells[0] - s.front_ends[0].claimed, ring.header().doorbells[0] == s.front_ends[0].seen);
     add(memory().orders_tail - s.orders_released, s.ends_owed);
     for (uint64_t i = s.orders_released; i != s.orders_reserved; ++i)
@@ -203,6 +205,7 @@ class World {
     g.vocab_size = toy::kVocabulary;
     g.prefill_chunk = shape.prefill_chunk;
     g.decode_between_chunks = 1;
+    g.mixed_tokens = shape.mixed_tokens;
     g.kv_orders = shape.orders;
     g.store_limit = 2;
     return g;

@@ -135,6 +135,7 @@ int main(int count, char** arguments) {
   g.vocab_size = kVocabulary;
   g.prefill_chunk = seed % 2 ? 48 : 0;
   g.decode_between_chunks = 1;
+  g.mixed_tokens = seed % 3 ? 0 : 64;
   g.kv_orders = 1;
   g.store_limit = 8;
   g.agent_patience_ns = 1'000'000'000;

@@ -46,7 +46,7 @@ def stress(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.slow  # two sanitizer builds
 @pytest.mark.parametrize("team", ["host", "team"])
 def test_threads_race_for_nothing_and_every_token_is_right(stress: Path, team: str) -> None:
-    for seed in ("1", "2"):
+    for seed in ("1", "2", "3"):  # chunks; whole prompts; mixed steps
         printed = run(stress, team, seed, "800")
         assert " 0 tokens" not in printed
         assert " 0 preemptions" not in printed, "no eviction was seen: the stress has lost its point"

@@ -25,9 +25,9 @@ inline Settings settings_from(nanobind::dict given) {
 inline nanobind::dict counters_layout() {
   using C = Counters;
   return StructLayout(sizeof(C)) FIELD(C, turns) FIELD(C, scans) FIELD(C, claims) FIELD(C, refused) FIELD(C, finished)
-      FIELD(C, cancelled) FIELD(C, prefill_launches) FIELD(C, mixed_launches) FIELD(C, decode_launches) FIELD(C, relaunches)
-          FIELD(C, prompt_tokens) FIELD(C, cached_tokens) FIELD(C, generated_tokens) FIELD(C, pauses)
-              FIELD(C, preemptions) FIELD(C, engine_errors) FIELD(C, loads) FIELD(C, blocks_offered)
+      FIELD(C, cancelled) FIELD(C, prefill_launches) FIELD(C, mixed_launches) FIELD(C, decode_launches)
+          FIELD(C, relaunches) FIELD(C, prompt_tokens) FIELD(C, cached_tokens) FIELD(C, generated_tokens)
+              FIELD(C, pauses) FIELD(C, preemptions) FIELD(C, engine_errors) FIELD(C, loads) FIELD(C, blocks_offered)
                   FIELD(C, blocks_dropped) FIELD(C, waiting) FIELD(C, loading) FIELD(C, expecting) FIELD(C, prefilling)
                       FIELD(C, running) FIELD(C, starved) FIELD(C, free_lanes) FIELD(C, free_pages)
                           FIELD(C, orders_open) FIELD(C, illegal_transitions)

@@ -31,7 +31,8 @@ inline void check_sizes(const std::vector<uint32_t>& sizes, uint32_t largest, co
 inline bool attention_bounded(const Settings& g) {
   const double most = g.max_context, pairs = most * most;
   return static_cast<double>(g.attention_request_fs) + static_cast<double>(g.attention_token_fs) * most +
-             static_cast<double>(g.attention_pair_fs) * pairs < 9e18;
+             static_cast<double>(g.attention_pair_fs) * pairs <
+         9e18;
 }
 
 inline void check_settings(const Settings& g, const GraphSizes& graphs) {

@@ -13,15 +13,17 @@ from services.gpu_backend.engines.cuda.memory_views import StepTensors, tensors_
 from services.gpu_backend.engines.cuda.own_memory import OwnMemory
 from services.gpu_backend.engines.cuda.products import Products
 from services.gpu_backend.engines.cuda.program import StepProgram, Tail
+from services.gpu_backend.engines.cuda.settings import Singles
 from services.gpu_backend.models.llama import Llama
 
 PROGRAMS = 12
 
 
 class InterpretedEngine:
-    def __init__(self, model: Llama, max_context: int) -> None:
+    def __init__(self, model: Llama, max_context: int, singles: Singles) -> None:
         self._model = model
         self._max_context = max_context
+        self._singles = singles
 
     def allocate(self, pages: int, lanes: int, step_tokens: int) -> None:
         config, device = self._model.config, self._model.device
@@ -33,8 +35,9 @@ class InterpretedEngine:
             device, lanes=lanes, step_tokens=step_tokens, lane_pages=self._max_context // PAGE_TOKENS, pages=pages
         )
         attention = PagedAttention(
-            config, self.pool, rotation_table(config, self._model.frequencies), self.buffers, PROGRAMS, False
-        )
+            config, self.pool, rotation_table(config, self._model.frequencies), self.buffers, PROGRAMS, False,
+            self._singles,
+        )  # fmt: skip
         library = LibraryGemms(config.rms_epsilon, self.buffers, Products([], device, 0), overlap=False)
         self._program = StepProgram(
             self._model, self.buffers, attention, lambda rows: library, Tail(self._sample, self._finish)

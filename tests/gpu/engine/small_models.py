@@ -120,6 +120,32 @@ class Driver:
                 output.append(token)
         return outputs
 
+    def generate_mixed(self, prompts: Sequence[Sequence[int]], count: int, chunk: int) -> list[list[int]]:
+        """As `generate`, but prompts come in one after the other, and those that run get a token in every step of
+        another one's chunk: as many as fit behind it, those with the fewest tokens first."""
+        lanes = [int(lane) for lane in self._rng.permutation(self._lanes)[: len(prompts)]]
+        outputs: list[list[int]] = [[] for _ in prompts]
+        done = [0] * len(prompts)
+        while any(len(output) < count for output in outputs):
+            entering = next((i for i, prompt in enumerate(prompts) if done[i] < len(prompt)), None)
+            rows, owners = [], []
+            if entering is not None:
+                new = prompts[entering][done[entering] : done[entering] + chunk]
+                done[entering] += len(new)
+                rows.append(
+                    (lanes[entering], done[entering] - len(new), new, int(done[entering] == len(prompts[entering])))
+                )
+                owners.append(entering)
+            running = [i for i, output in enumerate(outputs) if 0 < len(output) < count]
+            for i in sorted(running, key=lambda i: len(outputs[i]))[: self._step_tokens - sum(len(r[2]) for r in rows)]:
+                rows.append((lanes[i], len(prompts[i]) + len(outputs[i]) - 1, outputs[i][-1:], 1))
+                owners.append(i)
+            kind = StepKind.DECODE if entering is None else StepKind.PREFILL
+            for i, row, token in zip(owners, rows, self.step(kind, rows), strict=True):
+                if row[3]:
+                    outputs[i].append(token)
+        return outputs
+
 
 def lane_pages(prompts: Sequence[Sequence[int]], count: int) -> int:
     return -(-(max(map(len, prompts)) + count) // PAGE_TOKENS)

@@ -54,5 +54,5 @@ def test_shapes_ascend_and_end_with_the_largest() -> None:
         assert list(sizes) == sorted(set(sizes))
         assert sizes[-1] == lanes
     assert decode_sizes(256) == (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-    assert prefill_sizes(2048) == (16, 64, *range(128, 1024, 128), *range(1024, 2048, 256), 2048)
+    assert prefill_sizes(2048) == (16, 64, *range(128, 1024, 128), *range(1024, 2048, 128), 2048)
     assert prefill_sizes(100) == (16, 64, 100)

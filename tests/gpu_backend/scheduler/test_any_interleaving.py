@@ -38,6 +38,8 @@ class Interleaving(RuleBasedStateMachine):
         pages=st.integers(4, 9),
         chunk=st.sampled_from([0, 7, 50, 64]),
         fair=st.booleans(),
+        mixed=st.sampled_from([0, 0, 4, 60, 128]),
+        quota=st.sampled_from([0.0, 0.0, 0.05]),
         orders=st.booleans(),
         capacity=st.sampled_from([1, 2, 4, 32]),
         limit=st.integers(1, 8),
@@ -45,12 +47,13 @@ class Interleaving(RuleBasedStateMachine):
         window=st.sampled_from([0, 1, 2, 5]),
     )
     def build(
-        self, lanes: int, pages: int, chunk: int, fair: bool, orders: bool, capacity: int, limit: int,
-        patience: float, window: int,
+        self, lanes: int, pages: int, chunk: int, fair: bool, mixed: int, quota: float, orders: bool, capacity: int,
+        limit: int, patience: float, window: int,
     ) -> None:  # fmt: skip
         self.world = World(
             SchedulerSettings(
                 lanes=lanes, step_tokens=128, pages=pages, prefill_chunk=chunk, decode_between_chunks=fair,
+                mixed_tokens=mixed, attention_quota_s=quota, attention_time=(1e-3, 1e-3, 1e-5),
                 kv_orders=orders, order_capacity=capacity, store_limit=limit, agent_patience_s=patience,
             ),
             FRONT_ENDS,

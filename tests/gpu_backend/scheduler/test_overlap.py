@@ -138,9 +138,9 @@ class Serving:
 
 
 @pytest.mark.parametrize("pages", [200, 12], ids=["roomy", "tight"])
-@pytest.mark.parametrize("chunk", [0, 40], ids=["whole", "chunks"])
-def test_tokens_are_right_whatever_comes_between(pages: int, chunk: int) -> None:
-    settings = SchedulerSettings(lanes=6, step_tokens=256, pages=pages, prefill_chunk=chunk)
+@pytest.mark.parametrize(("chunk", "mixed"), [(0, 0), (40, 0), (0, 50)], ids=["whole", "chunks", "mixed"])
+def test_tokens_are_right_whatever_comes_between(pages: int, chunk: int, mixed: int) -> None:
+    settings = SchedulerSettings(lanes=6, step_tokens=256, pages=pages, prefill_chunk=chunk, mixed_tokens=mixed)
     serving = Serving(settings, QueueingToy(pages))
     dice = random.Random(pages + chunk)
     serving.scheduler.start()

@@ -61,6 +61,8 @@ class Step:
     kind: StepKind
     slots: tuple[int, ...]
     counts: tuple[int, ...]
+    sampled: frozenset[int]
+    """Slots that get a token."""
     graph_size: int
 
 
@@ -180,7 +182,9 @@ class World:
     def _read_step(self, graph_size: int) -> Step:
         view = self.memory.step_view()
         rows = view.sequences[: view.sequence_count]
-        step = Step(view.kind, tuple(rows["slot"].tolist()), tuple(rows["token_count"].tolist()), graph_size)
+        slots, counts, sampled = (rows[name].tolist() for name in ("slot", "token_count", "sample"))
+        samples = frozenset(slot for slot, sample in zip(slots, sampled, strict=True) if sample)
+        step = Step(view.kind, tuple(slots), tuple(counts), samples, graph_size)
         assert graph_size >= (view.token_count if view.kind == StepKind.PREFILL else view.sequence_count)
         self.steps.append(step)
         return step

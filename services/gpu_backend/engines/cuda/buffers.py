@@ -21,6 +21,7 @@ class Buffers:
     logits: torch.Tensor  # [lanes, vocab]
     positions: torch.Tensor  # int32[rows]: -1 for padding
     row_lanes: torch.Tensor  # int32[rows]
+    first_single: torch.Tensor  # int32[1]: rows of a prefill step from there on are of sequences with one token each
     split_pages: torch.Tensor  # int32[1]
     partials: torch.Tensor  # float32[most of sequences * splits, heads, head_dim]
     sums: torch.Tensor  # float32[the same, heads, 2]
@@ -33,7 +34,7 @@ class Buffers:
     def allocate(
         cls, config: ModelConfig, dtype: torch.dtype, device: torch.device, *, rows: int, lanes: int, splits: int
     ) -> "Buffers":
-        """splits: the most of sequences * splits of any decode shape."""
+        """splits: the most of sequences * splits of any shape."""
 
         def of(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -50,6 +51,7 @@ class Buffers:
             logits=of(lanes, config.vocab),
             positions=of(rows, dtype=torch.int32),
             row_lanes=of(rows, dtype=torch.int32),
+            first_single=of(1, dtype=torch.int32),
             split_pages=of(1, dtype=torch.int32),
             partials=of(splits, config.heads, config.head_dim, dtype=torch.float32),
             sums=of(splits, config.heads, 2, dtype=torch.float32),

@@ -1,4 +1,4 @@
-"""Paged attention of a decode step: one new token a sequence, its context cut into splits on the device.
+"""Paged attention of decodes: one new token a sequence, its context cut into splits on the device.
 
 How many programs share a sequence's pages follows from the lengths alone (unpack_decode), so one graph
 serves any mix of lengths: the grid has room for `most_splits`, and programs without work leave at once.
@@ -20,28 +20,32 @@ def _split(position, split_pages, MOST_SPLITS: tl.constexpr):
     return pages, share, tl.maximum((pages + share - 1) // share, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def attend_decode(
-    qkv, rotations, positions, lanes, split_pages, block_tables, pool, out, partials, sums,
-    lane_pages, page_stride, scale,
+    qkv, rotations, positions, lanes, first_single, split_pages, block_tables, pool, out, partials, sums,
+    rows, lane_pages, page_stride, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
     GROUP: tl.constexpr, MOST_SPLITS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    OVERLAP: tl.constexpr, BEHIND: tl.constexpr,
 ):  # fmt: skip
     """Grid: (splits, kv_heads, sequences). Turns query and key, writes K and V of the new token, attends.
 
-    out       [sequences, heads, 2 HALF]: written here where a sequence has one split only
+    Sequence i is row i; BEHIND: row first_single[0] + i, where there is one, of the `rows` of a prefill step.
+    out       [rows, heads, 2 HALF]: written here where a sequence has one split only
     partials  float32[sequences, heads, splits, 2 HALF]: not yet normalised
     sums      float32[sequences, heads, splits, 2]: highest score (base 2) and sum of weights
     """
-    split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    split, kv_head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    position = tl.load(positions + row)
-    lane = tl.load(lanes + row)
+    row = sequence
+    if BEHIND:
+        row += tl.load(first_single)
+    position = tl.load(positions + row, row < rows, -1)
     if position < 0:
         return
+    lane = tl.load(lanes + row)
     pages, share, splits = _split(position, split_pages, MOST_SPLITS)
     if split >= splits:
         return
@@ -100,40 +104,43 @@ def attend_decode(
         found += tl.dot(weights.to(dtype), tl.load(values, known[:, None], 0.0), input_precision=PRECISION)
         highest = new_highest
 
-    heads = row.to(tl.int64) * HEADS + kv_head * SHARED + tl.arange(0, GROUP)
+    heads = kv_head * SHARED + tl.arange(0, GROUP)
     mine = tl.arange(0, GROUP) < SHARED
     if splits == 1:
         whole = found / weight[:, None]
-        tl.store(
-            out + heads[:, None] * DIM + columns[None, :], whole.to(dtype), mine[:, None] & (columns[None, :] < DIM)
-        )
+        seen = out + (row.to(tl.int64) * HEADS + heads[:, None]) * DIM + columns[None, :]
+        tl.store(seen, whole.to(dtype), mine[:, None] & (columns[None, :] < DIM))
         return
-    place = heads * MOST_SPLITS + split
+    place = (sequence.to(tl.int64) * HEADS + heads) * MOST_SPLITS + split
     tl.store(partials + place[:, None] * DIM + columns[None, :], found, mine[:, None] & (columns[None, :] < DIM))
     tl.store(sums + place * 2, highest, mine)
     tl.store(sums + place * 2 + 1, weight, mine)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def combine_splits(
-    partials, sums, positions, split_pages, out,
+    partials, sums, positions, first_single, split_pages, out, rows,
     HEADS: tl.constexpr, DIM: tl.constexpr, MOST_SPLITS: tl.constexpr, SPLITS: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    OVERLAP: tl.constexpr, BEHIND: tl.constexpr,
 ):  # fmt: skip
     """Adds up the splits of attend_decode in `out`; zeros for padding. Grid: (heads, sequences).
 
-    SPLITS: a power of two, at least MOST_SPLITS.
+    SPLITS: a power of two, at least MOST_SPLITS. BEHIND as there.
     """
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    head, row = tl.program_id(0), tl.program_id(1)
+    head, sequence = tl.program_id(0), tl.program_id(1)
+    row = sequence
+    if BEHIND:
+        row += tl.load(first_single)
     columns = tl.arange(0, DIM)
-    place = row.to(tl.int64) * HEADS + head
-    position = tl.load(positions + row)
+    seen = out + (row.to(tl.int64) * HEADS + head) * DIM + columns
+    position = tl.load(positions + row, row < rows, -1)
     if position < 0:
-        tl.store(out + place * DIM + columns, tl.zeros([DIM], out.dtype.element_ty))
+        tl.store(seen, tl.zeros([DIM], out.dtype.element_ty), (row < rows) & (columns < DIM))
         return
+    place = sequence.to(tl.int64) * HEADS + head
     _, _, splits = _split(position, split_pages, MOST_SPLITS)
     if splits == 1:
         return
@@ -144,4 +151,4 @@ def combine_splits(
     parts = tl.load(partials + (place * MOST_SPLITS + every[:, None]) * DIM + columns[None, :], used[:, None], 0.0)
     factor = tl.exp2(highest - tl.max(highest, 0))
     found = tl.sum(parts * factor[:, None], 0) / tl.sum(weight * factor, 0)
-    tl.store(out + place * DIM + columns, found.to(out.dtype.element_ty))
+    tl.store(seen, found.to(out.dtype.element_ty))

@@ -90,7 +90,8 @@ class CudaGraphEngine:
         config = self._model.config
         programs = torch.cuda.get_device_properties(self._device).multi_processor_count
         programs *= self.settings.programs_per_processor
-        splits = max(n * most_splits(n, config.kv_heads, programs) for n in self.graph_sizes(StepKind.DECODE))
+        sequences = {*self.graph_sizes(StepKind.DECODE), *(min(n, lanes) for n in self.graph_sizes(StepKind.PREFILL))}
+        splits = max(n * most_splits(n, config.kv_heads, programs) for n in sequences)
         try:
             self._kv = torch.zeros((pages, *self._geometry.block_shape), dtype=self._model.dtype, device=self._device)
             self._buffers = Buffers.allocate(
@@ -105,7 +106,9 @@ class CudaGraphEngine:
                 f"{pages} KV pages of {block} bytes are {pages * block} bytes; of the GPU's {total} bytes {free} are "
                 f"free, and a step of {step_tokens} tokens takes its share: less than {free // block} pages fit"
             ) from None
-        attention = PagedAttention(config, self._kv, rotations, self._buffers, programs, self.settings.overlap_launches)
+        attention = PagedAttention(
+            config, self._kv, rotations, self._buffers, programs, self.settings.overlap_launches, self.settings.singles
+        )
         self._program = StepProgram(
             self._model, self._buffers, attention, self._gemms(self._buffers), device_tail(self._model)
         )

@@ -50,7 +50,10 @@ def load_graph_kit(settings: BackendSettings, progress: Progress) -> EngineKit:
     try:
         loaded = _load(settings, progress)
         # A multiprocessor is left alone only where a scheduler lives on it.
-        own = CudaSettings(spare_processors=1 if settings.scheduling == "device" else 0)
+        own = CudaSettings(
+            spare_processors=1 if settings.scheduling == "device" else 0,
+            singles="splits" if settings.mixed_tokens else "tiles",
+        )
         engine = CudaGraphEngine(loaded.model, loaded.identity, own)
     except EngineError as error:
         raise SettingError(f"engine cuda: {error}") from None

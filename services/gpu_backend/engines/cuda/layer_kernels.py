@@ -38,16 +38,20 @@ def swiglu(gate_up, out, width, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
 
 @triton.jit
 def rotate_and_keep(
-    qkv, rotations, positions, lanes, block_tables, pool, lane_pages, page_stride,
+    qkv, rotations, positions, lanes, first_single, block_tables, pool, lane_pages, page_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, TURNED: tl.constexpr, KV: tl.constexpr, HALF: tl.constexpr,
+    SINGLES_APART: tl.constexpr,
 ):  # fmt: skip
     """Turns queries and keys of a prefill step by their positions, in place, and writes K and V to pages.
 
     Grid: rows. TURNED and KV are powers of two, at least HEADS + KV_HEADS and KV_HEADS. `pool` points at
-    the layer; rotations is float32[positions, 2, HALF]: cosines and sines.
+    the layer; rotations is float32[positions, 2, HALF]: cosines and sines. SINGLES_APART: without the rows from
+    first_single[0] on, which are attend_decode's.
     """
     row = tl.program_id(0)
     position = tl.load(positions + row)
+    if SINGLES_APART:
+        position = tl.where(row < tl.load(first_single), position, -1)
     if position < 0:
         return
     DIM: tl.constexpr = 2 * HALF

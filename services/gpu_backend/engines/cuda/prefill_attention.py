@@ -1,5 +1,7 @@
 """Paged attention of a prefill step: any number of new tokens of any number of sequences.
 
+(Those of one token each at the end of the step may be attend_decode's, which cuts their contexts.)
+
 A program takes one KV head and TOKENS new tokens of one sequence: its tile has a row for each of their
 query heads. Which tokens, it works out from the step's sequences.
 """
@@ -53,9 +55,10 @@ def _attend_pages(
 
 @triton.jit
 def attend_prefill(
-    qkv, sequences, sequence_count, block_tables, pool, out, lane_pages, page_stride, sequences_most, scale,
+    qkv, sequences, sequence_count, first_single, block_tables, pool, out,
+    lane_pages, page_stride, sequences_most, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, TOKENS: tl.constexpr, GROUP: tl.constexpr,
-    SEQUENCES: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    SEQUENCES: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, SINGLES_APART: tl.constexpr,
 ):  # fmt: skip
     """Grid: (kv_heads, tiles); tiles: enough for every sequence's last, part-filled one.
 
@@ -67,6 +70,9 @@ def attend_prefill(
     every = tl.arange(0, SEQUENCES)
     seats = every < tl.minimum(tl.load(sequence_count), sequences_most)
     counts = tl.load(sequences + every * SEQUENCE_WORDS + TOKEN_COUNT, seats, 0)
+    if SINGLES_APART:
+        begins = tl.load(sequences + every * SEQUENCE_WORDS + TOKEN_BEGIN, seats, 0)
+        counts = tl.where(begins < tl.load(first_single), counts, 0)
     tiles = (counts + TOKENS - 1) // TOKENS
     ends = tl.cumsum(tiles, 0)
     sequence = tl.sum((ends <= tile).to(tl.int32))

@@ -64,7 +64,8 @@ class StepProgram:
         lanes = len(step.sequences)
         unpack_prefill[(rows,)](
             step.sequences, step.sequence_count, step.tokens, self._model.embedding, buffers.hidden,
-            buffers.positions, buffers.row_lanes, step.error, config.vocab, config.hidden, lanes,
+            buffers.positions, buffers.row_lanes, buffers.first_single, buffers.split_pages, step.error,
+            config.vocab, config.hidden, lanes, self._attention.split_target(),
             SEQUENCES=triton.next_power_of_2(lanes), WIDTH=self._width,
         )  # fmt: skip
         self._layers(rows, lambda layer: self._attention.prefill(layer, rows, step))

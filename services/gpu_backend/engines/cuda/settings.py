@@ -1,8 +1,13 @@
 """How the graph engine is set: which GEMMs, how attention is cut, which shapes are captured."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from services.gpu_backend.engine import EngineError
+
+Singles = Literal["tiles", "splits", "beside"]
+"""Which kernels attend for the sequences of one token at the end of a prefill step, decodes as a rule: `tiles`, those
+of the prompts; `splits`, those of decode steps, before the prompts'; `beside`, at the same time."""
 
 
 def decode_sizes(lanes: int) -> tuple[int, ...]:
@@ -20,7 +25,7 @@ def prefill_sizes(step_tokens: int) -> tuple[int, ...]:
     sizes = {16, 64, *range(128, 1024, 128)}
     size = 1024
     while size < step_tokens:
-        sizes |= {size + part * size // 4 for part in range(4)}
+        sizes |= {size + part * size // 8 for part in range(8)}
         size *= 2
     return (*tuple(sorted(size for size in sizes if size < step_tokens)), step_tokens)
 
@@ -38,6 +43,8 @@ class CudaSettings:
     spare_processors: int = 1
     """Multiprocessors that GEMMs leave alone. The resident scheduler lives on one, and a block that has to wait for
     it there doubles the time of a GEMM. 0: where the host drives."""
+    singles: Singles = "tiles"
+    """In prefill steps; the first costs nothing where they hold no decodes."""
     decode_sizes: tuple[int, ...] = field(default=())
     """Ascending, the last is `lanes`; empty: `decode_sizes`."""
     prefill_sizes: tuple[int, ...] = field(default=())

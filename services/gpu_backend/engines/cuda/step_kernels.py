@@ -46,19 +46,30 @@ def unpack_decode(
 
 @triton.jit
 def unpack_prefill(
-    sequences, sequence_count, tokens, embedding, hidden, positions, lanes, error,
-    vocab, width, sequences_most, SEQUENCES: tl.constexpr, WIDTH: tl.constexpr,
+    sequences, sequence_count, tokens, embedding, hidden, positions, lanes, first_single, split_pages, error,
+    vocab, width, sequences_most, split_target, SEQUENCES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Row r is token r of the step, whichever sequence it belongs to. Grid: rows."""
+    """Row r is token r of the step, whichever sequence it belongs to. Grid: rows.
+
+    first_single[0]: the rows from there on are of sequences with one token each, decodes as a rule. split_pages as in
+    unpack_decode, for those.
+    """
     row = tl.program_id(0)
     every = tl.arange(0, SEQUENCES)
     at = sequences + every * SEQUENCE_WORDS
     seats = every < tl.minimum(tl.load(sequence_count), sequences_most)
     begins = tl.load(at + TOKEN_BEGIN, seats, 0)
     counts = tl.load(at + TOKEN_COUNT, seats, 0)
+    places = tl.load(at + POSITION, seats, 0)
+    if row == 0:
+        begin = tl.max(tl.where(counts > 1, begins + counts, 0), 0)
+        single = (counts == 1) & (begins >= begin)
+        pages = tl.sum(tl.where(single, (places + PAGE - 1) // PAGE, 0))
+        tl.store(first_single, begin)
+        tl.store(split_pages, tl.maximum((pages + split_target - 1) // split_target, 1))
     mine = seats & (begins <= row) & (row < begins + counts)
     live = tl.sum(mine.to(tl.int32)) != 0
-    position = tl.sum(tl.where(mine, tl.load(at + POSITION, seats, 0) + row - begins, 0))
+    position = tl.sum(tl.where(mine, places + row - begins, 0))
     lane = tl.sum(tl.where(mine, tl.load(at + LANE, seats, 0), 0))
     token = tl.load(tokens + row, live, 0)
     tl.store(positions + row, tl.where(live, position, -1))
