@@ -116,7 +116,7 @@ class TokenReader:
 
     def _still_ours(self, indices: NDArray[np.intp], slots: Slots, new: NDArray[np.int64]) -> None:
         foreign = (slots.generations != self._generations[indices]) | (slots.states == SlotState.EMPTY)
-        foreign |= (new < 0) | (slots.tokens > self._room[indices])
+        foreign |= (new < 0) | (slots.tokens > self._room[indices]) | (slots.finishes > max(Finish))
         if foreign.any():
             slot = int(indices[np.flatnonzero(foreign)[0]]) + self._ring.share.slot_begin
             raise ShareLost(f"slot {slot} no longer holds the request that was published there")

@@ -4,6 +4,7 @@ import ast
 import enum
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,9 @@ def test_a_region_too_small_for_its_ring(owner: RingOwner, tmp_path: Path) -> No
         ("version", 2, "version 2, this program reads 1"),
         ("records_offset", 64, "records_offset is 64, its geometry asks for"),
         ("slot_count", 1 << 20, "asks for"),
+        ("max_context", 0, "max_context is 0"),
+        ("max_context", 1 << 30, "max_context is"),
+        ("engine_state", 99, "is no state"),
     ],
 )
 def test_a_header_that_does_not_hold_together_is_refused(
@@ -171,7 +175,26 @@ def test_a_header_that_does_not_hold_together_is_refused(
 ) -> None:
     owner.buffer[: HEADER.itemsize].view(HEADER)[0][field] = value
     with pytest.raises(NotARing, match=message):
-        client_of(owner, owner.share(0))
+        client_of(owner, owner.share(0)).read_status()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slot_count": 65},
+        {"slot_begin": 1, "slot_count": 64},
+        {"slot_begin": 1 << 31, "slot_count": 1 << 31},
+        {"slot_count": 0},
+        {"prompt_count": 1 << 30},
+        {"token_begin": 4096, "token_count": 1},
+        {"front_end": 8},
+    ],
+    ids=str,
+)
+def test_a_share_that_is_no_part_of_the_ring_is_refused(owner: RingOwner, wrong: dict[str, int]) -> None:
+    """An engine tells it by gRPC: a wrong one must not become memory, or another front end's doorbell."""
+    with pytest.raises(NotARing, match="a share of"):
+        client_of(owner, replace(owner.share(0), **wrong))
 
 
 def test_a_client_stays_inside_its_share(owner: RingOwner) -> None:

@@ -3,20 +3,22 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.fabric.errors import StaleRegion, TransportUnavailable, Unreachable
+from hostless.v1.fabric_pb2 import QueuePairEnd
+from services.fabric.errors import FabricError, StaleRegion, TransportUnavailable, Unreachable
 from services.fabric.hosting import RegionHost
 from services.fabric.lanes import LANES
 from services.fabric.operations import Atomic, CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
 from services.fabric.rights import Rights
 from services.fabric.transports import open_region
 from services.fabric.verbs import device as devices
-from services.fabric.verbs.core import WORD, Access, Far, Kind
+from services.fabric.verbs.core import WORD, Access, Far, Kind, check_end
 from services.fabric.verbs.region import VerbsRegion
 from services.fabric.verbs.rounds import rounds
 
@@ -81,6 +83,27 @@ def test_classes_travel_apart() -> None:
     assert model.dscp != kv.dscp
     assert model.flow_label != kv.flow_label
     assert all(0 <= lane.dscp < 64 and lane.flow_label < 1 << 20 for lane in (model, kv))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"gid": b"short"},
+        {"mtu": 0},
+        {"mtu": 1 << 31},
+        {"reads": 0},
+        {"lid": 1 << 20},
+        {"number": 1 << 24},
+        {"sequence": 1 << 30},
+    ],
+    ids=str,
+)
+def test_an_end_that_can_not_be_is_refused(wrong: dict[str, Any]) -> None:
+    """It came from a peer: what the device would make of it is not to be found out."""
+    fine: dict[str, Any] = {"number": 17, "sequence": 5, "gid": bytes(16), "lid": 0, "mtu": 1024, "reads": 16}
+    check_end(QueuePairEnd(**fine))
+    with pytest.raises(FabricError, match="tells what can't be"):
+        check_end(QueuePairEnd(**{**fine, **wrong}))
 
 
 def test_a_machine_without_a_device_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,6 @@ struct Target {
 
 class Channel {
  public:
-  static constexpr uint64_t kModelBytes = 256 << 10;  // of a batch; KV's follow the link
   static constexpr uint64_t kHeads = sizeof(BatchHead) + sizeof(WireOperation) + sizeof(ReplyHead) + sizeof(ReplyTail);
   static constexpr double kLookS = 0.25;
   static constexpr size_t kMostUnderWay = 256;       // batches
@@ -133,7 +132,7 @@ class Channel {
     if (under_way_.size() >= kMostUnderWay) return false;
     if (granted_ != 0 && !asked_) return true;
     if (!asked_) {
-      const uint64_t most = std::max<uint64_t>(link_.chunk(), target_.traffic == Traffic::model ? kModelBytes : 0);
+      const uint64_t most = target_.traffic == Traffic::model ? kMostChunk : link_.chunk();
       granted_ = std::min(left_, most) + kHeads;
       asked_ = !link_.ask(turn_, target_.traffic, granted_);
     } else {

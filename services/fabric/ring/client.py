@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 from services.fabric._ring import EngineState
 from services.fabric.errors import OutOfBounds
 from services.fabric.remote_region import RemoteRegion
-from services.fabric.ring.layout import HEADER, RECORD, REPORT, Share, check_header, header_field_offset
+from services.fabric.ring.layout import (
+    HEADER,
+    RECORD,
+    REPORT,
+    NotARing,
+    Share,
+    check_header,
+    check_share,
+    header_field_offset,
+)
 
 _EPOCH_AT = header_field_offset("epoch")
 _DOORBELLS_AT = header_field_offset("doorbells")
@@ -37,6 +46,7 @@ class RingClient:
         """Reads the header. Raises NotARing."""
         header = np.frombuffer(region.read(0, HEADER.itemsize), HEADER)[0]
         check_header(header, region.descriptor.length)
+        check_share(header, share)
         self.share = share
         self.epoch = int(header["epoch"])
         self.max_context = int(header["max_context"])
@@ -56,7 +66,10 @@ class RingClient:
     def read_status(self) -> EngineStatus:
         line = self._region.read(_HEARTBEAT_AT, _STATUS_BYTES)
         epoch = self._region.read(_EPOCH_AT, 8)
-        state = EngineState(int.from_bytes(line[-4:], "little"))
+        try:
+            state = EngineState(int.from_bytes(line[-4:], "little"))
+        except ValueError as error:
+            raise NotARing(f"what the ring says of its engine is no state: {error}") from None
         return EngineStatus(int.from_bytes(epoch, "little"), int.from_bytes(line[:8], "little"), state)
 
     def read_words(self) -> NDArray[np.uint64]:

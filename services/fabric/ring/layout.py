@@ -15,6 +15,10 @@ RECORD: np.dtype[np.void] = np.dtype(_ring.REQUEST_RECORD)
 REPORT: np.dtype[np.void] = np.dtype(_ring.SLOT_REPORT)
 
 
+MOST_CONTEXT = 1 << 24
+"""Tokens; a ring that says more is none."""
+
+
 class NotARing(FabricError):
     """The region holds no ring that this program can read."""
 
@@ -81,5 +85,20 @@ def check_header(header: np.void, length: int) -> None:
     for name, value in geometry.fields().items():
         if header[name] != value:
             raise NotARing(f"the ring's {name} is {header[name]}, its geometry asks for {value}")
+    if not 0 < header["max_context"] <= MOST_CONTEXT:
+        raise NotARing(f"the ring's max_context is {header['max_context']}")
     if geometry.size_bytes > length:
         raise NotARing(f"the ring has {geometry.size_bytes} bytes, its region only {length}")
+
+
+def check_share(header: np.void, share: Share) -> None:
+    """Raises NotARing unless `share` lies within the ring: it came from the engine, apart from the ring."""
+    for what, begin, count, all_of_it in (
+        ("slots", share.slot_begin, share.slot_count, header["slot_count"]),
+        ("prompt words", share.prompt_begin, share.prompt_count, header["prompt_words"]),
+        ("token words", share.token_begin, share.token_count, header["token_words"]),
+    ):
+        if not count or begin + count > int(all_of_it):
+            raise NotARing(f"a share of {what} [{begin}, +{count}) of a ring with {all_of_it}")
+    if share.front_end >= _ring.FRONT_ENDS:
+        raise NotARing(f"a share of front-end place {share.front_end} of {_ring.FRONT_ENDS}")

@@ -38,6 +38,8 @@ TIMEOUT = 14
 RETRIES = 7
 """The most there are: after 8 lost tries, half a second at the least, the connection has failed."""
 
+MTUS = (256, 512, 1024, 2048, 4096)
+
 MOST_READS = 16
 """Reads and atomics of one queue pair under way at once, at most; devices keep state for each."""
 
@@ -101,7 +103,7 @@ class QueuePair(Protocol):
         ...
 
     def connect(self, other: QueuePairEnd, lane: Lane) -> None:
-        """Raises FabricError if the device refuses: a wrong GID, or no way there."""
+        """Raises FabricError if `other` can't be, or the device refuses: a wrong GID, or no way there."""
         ...
 
     def post(self, operations: Sequence[Operation], far: Far) -> list[int | None]:
@@ -152,6 +154,13 @@ class Device(Protocol):
         Raises TransportUnavailable.
         """
         ...
+
+
+def check_end(end: QueuePairEnd) -> None:
+    """Raises FabricError for what no other end could have told: it came from a peer."""
+    fine = len(end.gid) == 16 and end.mtu in MTUS and end.reads and end.lid < 1 << 16
+    if not fine or max(end.number, end.sequence) >= 1 << 24:
+        raise FabricError(f"the other end of a queue pair tells what can't be: {str(end)!r}")
 
 
 def check(operations: Sequence[Operation], lengths: Sequence[int], far: Far) -> None:

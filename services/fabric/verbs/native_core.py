@@ -23,6 +23,7 @@ from services.fabric.verbs.core import (
     Far,
     Kind,
     Registration,
+    check_end,
     failure,
     locked_memory,
 )
@@ -80,6 +81,7 @@ class NativeQueuePair:
         )
 
     def connect(self, other: QueuePairEnd, lane: Lane) -> None:
+        check_end(other)
         device = self._device
         how = {
             "mtu": min(device.handle.mtu, other.mtu).bit_length() - 8,  # ibv_mtu: 1 is 256 bytes

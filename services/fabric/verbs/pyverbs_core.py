@@ -30,6 +30,7 @@ from services.fabric.verbs.core import (
     Far,
     Kind,
     check,
+    check_end,
     failure,
     locked_memory,
 )
@@ -134,6 +135,7 @@ class PyverbsQueuePair:
         )
 
     def connect(self, other: QueuePairEnd, lane: Lane) -> None:
+        check_end(other)
         addr, attr, init = pyverbs("addr"), pyverbs("qp").QPAttr(port_num=PORT), pyverbs("qp").QPAttr(port_num=PORT)
         init.qp_access_flags = attr.qp_access_flags = self._access
         attr.path_mtu = min(self._device.mtu, other.mtu).bit_length() - 8  # ibv_mtu: 1 is 256 bytes

@@ -88,6 +88,16 @@ def test_a_cap_limits_a_poll_serves_new_streams_first_and_starves_none(rig: Make
     ]  # fmt: skip
 
 
+def test_a_finish_that_nobody_knows(rig: MakeRig, request_of: MakeRequest) -> None:
+    r = rig()
+    (handle,) = r.submitter.submit([request_of()], 0)
+    r.reader.add([handle])
+    word = _ring.slot_word(SlotState.DECODE_COMPLETED, Finish.NONE, handle.generation, 0) | 15 << 4
+    _ring.store_release_u64(r.owner.buffer, r.owner.geometry.fields()["words_offset"] + 8 * handle.slot, word)
+    with pytest.raises(ShareLost, match="no longer holds the request"):
+        r.reader.poll()
+
+
 def test_notices_that_its_slots_were_drained(rig: MakeRig, request_of: MakeRequest) -> None:
     r = rig()
     r.reader.add(r.submitter.submit([request_of()], 0))
