@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import tests.gpu.engine.hardware  # noqa: F401
 from services.gpu_backend.engine import Engine
 from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
 from services.gpu_backend.engines.cuda.host_driven import HostDrivenGraphEngine
-from services.gpu_backend.engines.cuda.settings import CudaSettings
+from services.gpu_backend.engines.cuda.settings import CudaSettings, Singles
 from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings
 from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
@@ -36,11 +37,13 @@ def model_of(made: LlamaForCausalLM, config: ModelConfig, device: str) -> Llama:
     return Llama(TensorSource(config, tensors), torch.float32, torch.device(device), lambda name, elements: None)
 
 
-def drive(engine: Engine, prompts: list[list[int]], count: int, chunk: int, seed: int) -> list[list[int]]:
+def drive(
+    engine: Engine, prompts: list[list[int]], count: int, chunk: int, seed: int, *, mixed: bool = False
+) -> list[list[int]]:
     wide = lane_pages(prompts, count)
     lanes = min(LANES, PAGES // wide)
     driver = Driver(engine, lanes=lanes, pages=PAGES, lane_pages=wide, step_tokens=STEP_TOKENS, seed=seed)
-    return driver.generate(prompts, count, chunk)
+    return driver.generate_mixed(prompts, count, chunk) if mixed else driver.generate(prompts, count, chunk)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +83,24 @@ def test_a_random_model(random_models: tuple[LlamaForCausalLM, HostDrivenGraphEn
     expected = [huggingface.greedy(made, prompt, count) for prompt in prompts]
     assert drive(ours, prompts, count, chunk, seed=2) == expected
     assert drive(cpu, prompts, count, chunk, seed=3) == expected
+
+
+@pytest.mark.parametrize("singles", get_args(Singles))
+@pytest.mark.parametrize("case", ["one token", "page edges", "8k and short ones", "32 at once, small chunks"])
+def test_decodes_behind_prompts(
+    random_models: tuple[LlamaForCausalLM, HostDrivenGraphEngine, TorchEngine], case: str, singles: Singles
+) -> None:
+    made, _, cpu = random_models
+    lengths, count, chunk = CASES[case]
+    config = small_config()
+    settings = CudaSettings(singles=singles, prefill_sizes=(16, 64, 128, STEP_TOKENS), decode_sizes=(1, 4, 16, LANES))
+    ours = HostDrivenGraphEngine(CudaGraphEngine(model_of(made, config, "cuda"), "r", settings), config.max_context)
+    ours.allocate(PAGES, LANES, STEP_TOKENS)
+    prompts = prompts_of(lengths, 4096, seed=len(case))
+    expected = [huggingface.greedy(made, prompt, count) for prompt in prompts]
+    for engine in (ours, cpu):
+        assert drive(engine, prompts, count, min(chunk, STEP_TOKENS - LANES), seed=2, mixed=True) == expected
+    ours.close()
 
 
 @pytest.mark.model

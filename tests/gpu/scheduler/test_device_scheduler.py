@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,9 +22,10 @@ pytestmark = pytest.mark.gpu
 
 TIGHT = SchedulerSettings(lanes=12, step_tokens=256, pages=18, prefill_chunk=48, order_capacity=64)
 ROOMY = SchedulerSettings(lanes=32, step_tokens=512, pages=256)
+MIXED = replace(TIGHT, mixed_tokens=40, attention_quota_s=2e-3, attention_time=(1e-6, 1e-6, 1e-7))
 
 
-@pytest.mark.parametrize("settings", [TIGHT, ROOMY], ids=["tight", "roomy"])
+@pytest.mark.parametrize("settings", [TIGHT, ROOMY, MIXED], ids=["tight", "roomy", "mixed"])
 def test_every_token_is_right_under_evictions_chunks_cancels_and_relaunches(
     device: Any, settings: SchedulerSettings
 ) -> None:
@@ -42,7 +44,10 @@ def test_every_token_is_right_under_evictions_chunks_cancels_and_relaunches(
         assert n["illegal_transitions"] == 0
         assert rig.scheduler.launch_errors == 0
         assert n["relaunches"] > 10
-        if settings is TIGHT:
+        if settings is MIXED:
+            assert n["mixed_launches"] > 100
+            assert n["pauses"] == 0
+        if settings is not ROOMY:
             assert n["preemptions"] > 0, "no eviction was seen: the test has lost its point"
             assert summaries[0]["chunks"] > 1000
         rig.until(lambda: rig.scheduler.counters()["free_pages"] == settings.pages)
