@@ -44,6 +44,8 @@ KEPT = 1 << 13
 SAMPLES = 200_000
 DOORBELLS = ((200, 2000), (4200, 1500))
 """Microseconds of a step, submits; 4,200 are those of Llama-3 8B's shape."""
+COMPARED = 50
+"""Submits between two comparisons of clocks."""
 
 
 def spread(ns: NDArray[Any]) -> dict[str, float]:
@@ -256,33 +258,52 @@ def profile(device: Device, batch: int) -> dict[str, Any]:
         return {"batch": batch, **rig.scheduler.marks()}
 
 
-def clock_offset(module: Module, stream: Stream, times: int = 2000) -> dict[str, Any]:
-    """Unix minus GPU time, in ns, as two who write to each other tell it: from the quickest of many exchanges, in
-    whose middle the GPU looked at its clock. It is off by less than half that exchange."""
-    page = MappedMemory(4096)
-    words = [word_at(page.view[64 * i :]) for i in range(3)]
-    stream.launch(
-        module.function("echo"), 1, 1, Arguments([np.array([page.address], np.uint64), np.array([times], np.uint32)])
-    )
-    best = (1 << 62, 0)
-    for i in range(1, times + 1):
-        before = time.time_ns()
-        words[0].value = i
-        while words[2].value != i:
-            pass
-        after = time.time_ns()
-        best = min(best, (after - before, (before + after) // 2 - words[1].value))
-    stream.wait()
-    page.close()
-    return {"exchange_us": best[0] / 1000, "offset_ns": best[1]}
+class Clocks:
+    """Unix minus GPU time, as two who write to each other tell it: from the quickest of many exchanges, in whose
+    middle the GPU looked at its clock. It is off by less than half that exchange. Made before a scheduler runs."""
+
+    def __init__(self, module: Module, stream: Stream) -> None:
+        self._function, self._stream, self._page = module.function("echo"), stream, MappedMemory(4096)
+        self._words = [word_at(self._page.view[64 * i :]) for i in range(3)]
+        self.readings: list[tuple[int, int]] = []
+        """When, in unix time, and the difference then; both in ns."""
+        self.longest_exchange_ns = 0
+        self.read()
+
+    def read(self, times: int = 500) -> None:
+        address, count = np.array([self._page.address], np.uint64), np.array([times], np.uint32)
+        for word in self._words:
+            word.value = 0
+        self._stream.launch(self._function, 1, 1, Arguments([address, count]))
+        best = (1 << 62, 0, 0)
+        for i in range(1, times + 1):
+            before = time.time_ns()
+            self._words[0].value = i
+            while self._words[2].value != i:
+                pass
+            after = time.time_ns()
+            middle = (before + after) // 2
+            best = min(best, (after - before, middle, middle - self._words[1].value))
+        self._stream.wait()
+        self.readings.append(best[1:])
+        self.longest_exchange_ns = max(self.longest_exchange_ns, best[0])
+
+    def difference(self, at: NDArray[np.int64]) -> NDArray[np.float64]:
+        times, differences = np.array(self.readings, np.int64).T
+        first = differences[0]  # float64 has not room for unix time in ns
+        return np.interp(at - times[0], times - times[0], differences - first)
+
+    def close(self) -> None:
+        self._page.close()
 
 
 def doorbells(device: Device, module: Module, stream: Stream, step_us: int, times: int) -> dict[str, Any]:
     """Submits, at any moment of a decode of `step_us` a step. `seen`: the turn that claims the request began.
 
-    The clocks of host and GPU drift apart by some microseconds a second: they are compared before and after.
+    The clocks of host and GPU drift apart by some microseconds a second, and not evenly: they are compared over and
+    over.
     """
-    begin, clock = time.time_ns(), clock_offset(module, stream)
+    clocks = Clocks(module, stream)
     with serving(device, 1000 * step_us, HostRing) as rig:
         client, dice = Client(rig, 2500), random.Random(1)
         client.write(0, 4, 8000)  # as long as four slots have room
@@ -291,6 +312,8 @@ def doorbells(device: Device, module: Module, stream: Stream, step_us: int, time
         shift = int(rig.scheduler._mission["clock_offset_ns"][0])
         rungs, claims, answered = [], [], []
         for i in range(times):
+            if i % COMPARED == 0:
+                clocks.read()
             slot = 4 + i % 400
             until = time.perf_counter_ns() + dice.randrange(2000 * step_us)
             generation = client.write(slot, 1, 1)
@@ -308,15 +331,14 @@ def doorbells(device: Device, module: Module, stream: Stream, step_us: int, time
             rungs.append(rung)
             claims.append((int(client.reports[slot]["claimed_ns"]) - shift) % (1 << 64))
             client.clear(slot, generation)
+        clocks.read()
         done = rig.scheduler.counters()
-    end, later = time.time_ns(), clock_offset(module, stream)
-    drift = (later["offset_ns"] - clock["offset_ns"]) / (end - begin)
-    seen = [
-        claim + clock["offset_ns"] + drift * (rung - begin) - rung for claim, rung in zip(claims, rungs, strict=True)
-    ]
+    clocks.close()
+    rung, first = np.array(rungs, np.int64), clocks.readings[0][1]
+    seen = (np.array(claims, np.int64) + first - rung) + clocks.difference(rung)
     return {
-        "step_us": step_us, "seen_us": spread(np.array(seen)), "clocks_drift_us_a_s": round(drift * 1e6, 2),
-        "clocks_agree_within_us": round(max(clock["exchange_us"], later["exchange_us"]) / 2, 2),
+        "step_us": step_us, "seen_us": spread(seen),
+        "clocks_agree_within_us": round(clocks.longest_exchange_ns / 2000, 2),
         "claim_visible_to_front_end_us": spread(np.array(answered)),
         "decode_steps_meanwhile": done["decode_launches"], "still_decoding": done["running"],
     }  # fmt: skip
