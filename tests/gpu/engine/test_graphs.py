@@ -12,6 +12,7 @@ import tests.gpu.engine.hardware  # noqa: F401
 from services.gpu_backend.engine import STEP_SEQUENCE, EngineError, StepKind, StepView
 from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
 from services.gpu_backend.engines.cuda.host_driven import HostDrivenGraphEngine
+from services.gpu_backend.engines.cuda.memory_views import tensors_of
 from services.gpu_backend.engines.cuda.settings import CudaSettings
 from services.gpu_backend.engines.paged_attention import GatherBuffer, PagedAttention
 from services.gpu_backend.engines.plan import plan_step
@@ -22,9 +23,9 @@ from tests.gpu.engine.small_models import Driver, random_model, small_config
 pytestmark = pytest.mark.gpu
 LANES, STEP_TOKENS, PAGES, CONTEXT = 32, 512, 400, 4096
 VARIANTS = {
-    "cublas": CudaSettings(skinny_rows=0, overlap_launches=False),
-    "skinny": CudaSettings(skinny_rows=8, overlap_launches=False),
-    "overlapped": CudaSettings(skinny_rows=8, overlap_launches=True),
+    "cublas": CudaSettings(skinny_rows=0, overlap_launches=False, singles="tiles"),
+    "skinny": CudaSettings(skinny_rows=8, overlap_launches=False, singles="beside"),
+    "overlapped": CudaSettings(skinny_rows=8, overlap_launches=True, singles="splits"),
 }
 Rows = list[tuple[int, int, list[int], int]]
 
@@ -98,7 +99,8 @@ def view_of(kind: StepKind, rows: Rows, tables: Any) -> StepView:
 
 
 def steps(count: int) -> list[tuple[StepKind, Rows]]:
-    """Prompts of `count` sequences in two chunks, then three decode steps."""
+    """Prompts of `count` sequences in two chunks, then three decode steps; then all but the first decode behind more
+    tokens of that one."""
     rng = np.random.default_rng(count)
     lengths = [int(n) for n in rng.integers(1, min(900, 9000 // count), count)]
     prompts = [[int(t) for t in rng.integers(0, 4096, n)] for n in lengths]
@@ -111,6 +113,8 @@ def steps(count: int) -> list[tuple[StepKind, Rows]]:
     for i in range(3):
         rows = [(lane, n + i, [int(rng.integers(0, 4096))], 1) for lane, n in enumerate(lengths)]
         made.append((StepKind.DECODE, rows))
+    more = [[int(t) for t in rng.integers(0, 4096, 1 if lane else 30)] for lane in range(count)]
+    made.append((StepKind.PREFILL, [(lane, n + 3, more[lane], 1) for lane, n in enumerate(lengths)]))
     return made
 
 
@@ -146,10 +150,12 @@ def test_nothing_outside_a_step_is_touched(engine: tuple[CudaGraphEngine, HostDr
     rng = np.random.default_rng(0)
     tables = rng.permutation(PAGES)[: LANES * 4].reshape(LANES, 4).astype(np.uint32)
     rows = [(lane, 0, [int(t) for t in rng.integers(0, 4096, 40 + lane)], 1) for lane in (3, 9, 30)]
-    for kind, at in ((StepKind.PREFILL, rows), (StepKind.DECODE, [(r[0], len(r[2]), [5], 1) for r in rows])):
-        pool = graphs.kv_pool
-        if kind is StepKind.PREFILL:
-            pool.fill_(float("nan"))
+    pool = graphs.kv_pool
+    pool.fill_(float("nan"))
+    decode = [(lane, len(prompt), [5], 1) for lane, _, prompt, _ in rows]
+    mixed = [(lane, len(prompt) + 1, [6] * (20 if lane == 3 else 1), 1) for lane, _, prompt, _ in rows]
+    step = tensors_of(driven.own.memory, pool.device)
+    for kind, at in ((StepKind.PREFILL, rows), (StepKind.DECODE, decode), (StepKind.PREFILL, mixed)):
         before = pool.clone()
         for name in (
             "hidden",
@@ -165,15 +171,16 @@ def test_nothing_outside_a_step_is_touched(engine: tuple[CudaGraphEngine, HostDr
         ):
             getattr(graphs.buffers, name).fill_(float("nan"))
         view = view_of(kind, at, tables)
-        own = driven.own
-        own.sequences[:] = np.frombuffer(rng.bytes(own.sequences.nbytes), STEP_SEQUENCE)
-        own.sequences["sample"], own.sequences["token_count"] = 1, 3
-        own.out_tokens[:] = 0xBEEF
         gap = len(at)  # a padding row among the live ones' table, whose other fields are garbage
-        own.sequences[gap : gap + 1]["token_count"] = 0
+        for flight in driven._flights:
+            garbage = flight.image.sequences
+            garbage[:] = np.frombuffer(rng.bytes(garbage.nbytes), STEP_SEQUENCE)
+            garbage["sample"], garbage["token_count"] = 1, 3
+            garbage[gap : gap + 1]["token_count"] = 0
+        step.out_tokens.fill_(0xBEEF)
         torch.cuda.synchronize()
         driven.step(view)
-        assert (own.out_tokens[gap:] == 0xBEEF).all()
+        assert bool((step.out_tokens[gap:] == 0xBEEF).all())
         assert (view.out_tokens < 4096).all()
         written = (pool.view(torch.int16) != before.view(torch.int16)).any(-1)  # [pages, layers, 2, 64, kv_heads]
         expected = torch.zeros_like(written)
@@ -223,7 +230,6 @@ def test_sampling_on_the_device_equals_the_reference(dtype: torch.dtype) -> None
     vocab, rows = 128_256, 256
     config = small_config(vocab=vocab, hidden=256, intermediate=512, layers=1)
     model = random_model(config, dtype, "cuda")
-    from services.gpu_backend.engines.cuda.memory_views import tensors_of
     from services.gpu_backend.engines.cuda.own_memory import OwnMemory
     from services.gpu_backend.engines.cuda.tail import device_tail
 
