@@ -39,6 +39,7 @@ def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLi
     client = StoreClient(settings.kvstore)
     limits = AgentSettings(
         receive_buffer_bytes=settings.receive_buffer_bytes,
+        load_buffer_bytes=settings.load_buffer_bytes,
         load_deadline_s=settings.load_deadline_s,
         read_timeout_s=settings.load_deadline_s / 2,
     )

@@ -123,6 +123,8 @@ class Backend:
         """
         if role != pb.ROLE_UNIFIED and self.kv_link is None:
             raise RoleRefused("an engine without a KV store serves whole requests only: start it with --kvstore")
+        if role != pb.ROLE_PREFILL and self.settings.kv_layers_resident:
+            raise RoleRefused("its KV pages hold a few layers at a time (--kv-layers-resident): it can only prefill")
         give_up = time.monotonic() + timeout_s
         if self.kv_link:
             self.kv_link.take_role(role)

@@ -120,7 +120,9 @@ class LayerCounters:
         """Returns when the layer is there; False if it won't be. It is the agent that keeps the deadline."""
         with self._raised:
             while not self.there(lane, layer):
-                if self._hear is None or self.word(lane) & _scheduler.LAYERS_FAILED:
+                if self._hear is None:  # and so writes nothing any more
+                    self.fail(lane)
+                if self.word(lane) & _scheduler.LAYERS_FAILED:
                     return False
                 self._raised.wait(LOOK_S)
         return True

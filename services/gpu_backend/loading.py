@@ -7,6 +7,7 @@ from pathlib import Path
 
 from services.common.settings import SettingError
 from services.gpu_backend.device.toolchain import ToolchainMissing
+from services.gpu_backend.engine import EngineError
 from services.gpu_backend.engines.synthetic import SyntheticEngine, SyntheticSettings
 from services.gpu_backend.engines.synthetic_model import load_synthetic_model
 from services.gpu_backend.kits import EngineKit, HostKit
@@ -59,10 +60,11 @@ def _synthetic(settings: BackendSettings, progress: LoadingProgress) -> EngineKi
                     decode_rate=settings.synthetic_tokens_per_s,
                     prefill_rate=settings.synthetic_prefill_tokens_per_s,
                     model=load_synthetic_model(Path(settings.synthetic_model)) if settings.synthetic_model else None,
+                    resident_layers=settings.kv_layers_resident,
                 )
             )
         )
-    except ValueError as error:
+    except (ValueError, EngineError) as error:
         raise SettingError(f"synthetic engine: {error}") from None
 
 
@@ -76,7 +78,12 @@ def _torch(settings: BackendSettings, progress: LoadingProgress) -> EngineKit:
         loaded = load(settings.model_folder, settings.number_type, weights=settings.weights, progress=progress)
     except ModelError as error:
         raise SettingError(f"model: {error}") from None
-    return HostKit(TorchEngine(loaded, TorchSettings(threads=settings.threads)))
+    own = TorchSettings(threads=settings.threads, resident_layers=settings.kv_layers_resident)
+    try:
+        engine = TorchEngine(loaded, own)
+    except EngineError as error:
+        raise SettingError(f"kv-layers-resident: {error}") from None
+    return HostKit(engine)
 
 
 def _cuda(settings: BackendSettings, progress: LoadingProgress) -> EngineKit:

@@ -37,6 +37,9 @@ class BackendSettings:
     receive_buffer_bytes: int = setting(
         256 << 20, "memory for prompts that are prefilled elsewhere, until they are in KV pages (role decode)"
     )
+    load_buffer_bytes: int = setting(
+        64 << 20, "memory that the KV store writes hits to; one that fits half of it goes into KV pages by layers (D6)"
+    )
     load_deadline_s: float = setting(
         3.0, "time the KV store has to load a request's hit, waiting included; what is not there then is computed"
     )
@@ -72,6 +75,10 @@ class BackendSettings:
     kv_pages: int = setting(
         0, "KV memory in pages of 64 tokens; 0: by free memory and need, and 1 GiB or less on a CPU"
     )
+    kv_layers_resident: int = setting(
+        0, "layers that a KV page holds at a time, so that prompts need that much less KV memory; 0: all "
+        "(role prefill; torch and synthetic)"
+    )  # fmt: skip
 
     gpu: int = setting(0, "which GPU (cuda)")
     gpu_memory: float = setting(
@@ -137,7 +144,8 @@ class BackendSettings:
         require(self.role in ROLES, f"role: {self.role!r} is not one of {', '.join(ROLES)}")
         require(self.role == "unified" or bool(self.kvstore),
                 f"role: {self.role} needs a KV store: name one with --kvstore")  # fmt: skip
-        require_least(self, 1, "receive_buffer_bytes")
+        require_least(self, 1, "receive_buffer_bytes", "load_buffer_bytes")
+        self._check_window()
         self._check_gpu()
 
     def _check_steps(self) -> None:
@@ -148,6 +156,12 @@ class BackendSettings:
         require(all(seconds >= 0 for seconds in times), f"attention-time: {self.attention_time} is no time")
         require(not self.attention_quota_ms or any(times),
                 "attention-quota-ms: nothing is known of attention's time: set attention-time")  # fmt: skip
+
+    def _check_window(self) -> None:
+        require_least(self, 0, "kv_layers_resident")
+        fits = self.role == "prefill" and self.engine != "cuda" and self.kv_copies == "engine"
+        require(not self.kv_layers_resident or fits,
+                "kv-layers-resident: takes role prefill, engine torch or synthetic, and kv-copies engine")  # fmt: skip
 
     def _check_gpu(self) -> None:
         kinds = ", ".join(SCHEDULER_KINDS)
