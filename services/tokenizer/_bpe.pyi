@@ -22,8 +22,9 @@ class Pattern(enum.Enum):
 class Encoder:
     """Immutable and thread-safe. Text of 2 KB and more is encoded without the interpreter lock.
 
-    Ids come as uint32, native byte order. `trusting`: the text of control tokens becomes those tokens.
-    Each thread keeps what its encoding needed, up to 16 MB, so that further texts of that size allocate nothing.
+    `trusting`: the text of control tokens becomes those tokens. Each thread keeps what its encoding needed, up to
+    16 MB, and the process the memory of arrays that are gone, up to 16 MB, so that further texts of that size
+    allocate nothing.
     UnicodeEncodeError: the text holds half of a surrogate pair. ValueError: it has 2 GiB or more.
     """
 
@@ -47,10 +48,10 @@ class Encoder:
         whose text is not cut; others are byte level. Raises UnsupportedVocabulary, or UnicodeEncodeError for half of
         a surrogate pair."""
 
-    def encode(self, text: str, trusting: bool) -> bytearray: ...
+    def encode(self, text: str, trusting: bool) -> npt.NDArray[np.uint32]: ...
     def encode_into(self, text: str, buffer: npt.NDArray[np.uint32], trusting: bool) -> int:
         """Writes the ids to `buffer`, whose memory is in one piece; returns how many. ValueError: it is too small."""
-    def encode_batch(self, texts: list[str], trusting: bool, threads: int) -> list[bytearray]:
+    def encode_batch(self, texts: list[str], trusting: bool, threads: int) -> list[npt.NDArray[np.uint32]]:
         """Ids of each text, encoded by so many threads."""
     def texts(self) -> list[bytes]:
         """What each id of the vocabulary, without added tokens, says."""

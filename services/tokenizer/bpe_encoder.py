@@ -3,14 +3,12 @@
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from tokenizers import normalizers
 
 from services.tokenizer import _bpe
 from services.tokenizer.bpe_recipe import AddedToken, BpeRecipe
 from services.tokenizer.encoder import Encoder, TokenIds, UnsupportedTokenizer, Vocabulary
 
-_ID = np.dtype(np.uint32)  # made once: numpy takes longer for it than a short text takes
 _COMPOSED_SHRINKS = 3  # to what part NFC may shrink UTF-8: three Hangul letters become one syllable
 
 
@@ -43,7 +41,7 @@ class BpeEncoder(Encoder):
         return self._native.table_bytes
 
     def encode(self, text: str, *, add_special: bool) -> TokenIds:
-        return np.frombuffer(self._native.encode(text, add_special), _ID)
+        return self._native.encode(text, add_special)
 
     def encode_into(self, text: str, buffer: TokenIds, *, add_special: bool) -> int:
         """Writes the ids of `text` to `buffer`, which is contiguous; returns how many. ValueError: it is too small."""
@@ -51,8 +49,7 @@ class BpeEncoder(Encoder):
 
     def encode_batch(self, texts: Sequence[str], *, add_special: bool, threads: int) -> list[TokenIds]:
         """Ids of each text, by so many threads that need no interpreter lock."""
-        made = self._native.encode_batch(list(texts), add_special, threads)
-        return [np.frombuffer(ids, _ID) for ids in made]
+        return self._native.encode_batch(list(texts), add_special, threads)
 
 
 def _found_as(

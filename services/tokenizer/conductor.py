@@ -11,7 +11,7 @@ import numpy as np
 from hostless.v1 import frontend_pb2 as pb
 from hostless.v1 import scheduler_pb2
 from services.common import logs
-from services.common.keys import root_key
+from services.common.keys import BLOCK_TOKENS, root_key
 from services.fabric.ring import Finish, RecordFlags
 from services.gpu_backend.client import new_transfer
 from services.tokenizer import prompt as prompts
@@ -215,13 +215,12 @@ class Conductor:
         first = Flight(stream.of_engine(), lambda: trace.published(placed.at_ns), reported)
         rest = Flight(stream.of_engine(), lambda: published.set_result(None), lambda report: None)
         transfer = new_transfer(placed.decode.engine_id, placed.decode.epoch)
-        whole, reads = _ring_request(request, placed.hit, model, prompt, first), placed.hit.lease_id
-        decode_reads = placed.where.path == scheduler_pb2.READ_PATH_DECODE
+        whole = _ring_request(request, placed.hit, model, prompt, first)
+        here, there = placed.reads
         sides = [
             Side(links[0], replace(whole, max_tokens=1, flags=whole.flags | HANDS_OVER, transfer=transfer,
-                                   kv_lease=0 if decode_reads else reads)),
-            Side(links[1], replace(whole, tag=rest, receives=True, transfer=transfer,
-                                   kv_lease=reads if decode_reads else 0)),
+                                   kv_reads=here)),
+            Side(links[1], replace(whole, tag=rest, receives=True, transfer=transfer, kv_reads=there)),
         ]  # fmt: skip
         request.advance(State.SUBMITTED)
         request.cached_tokens = placed.hit.cached_tokens
@@ -285,6 +284,20 @@ class _Placed:
         return self.where.decode
 
     @property
+    def reads(self) -> tuple[range, range]:
+        """Blocks of the hit that the engine that prefills, and the one that decodes, read from the store (D1, D2, D15).
+        The hit may have become shorter since it was placed."""
+        blocks = self.hit.cached_tokens // BLOCK_TOKENS
+        match self.where.path:
+            case scheduler_pb2.READ_PATH_DECODE:
+                here = 0
+            case scheduler_pb2.READ_PATH_SPLIT:
+                here = min(self.where.prefill_read_tokens // BLOCK_TOKENS, blocks)
+            case _:
+                here = blocks
+        return range(here), range(here, blocks)
+
+    @property
     def engines(self) -> list[scheduler_pb2.EngineInfo]:
         return [self.engine, self.decode] if self.shared else [self.engine]
 
@@ -309,7 +322,7 @@ def _ring_request(request: Request, hit: KvHit, model: Model, prompt: TokenIds, 
         stop_ids=prompts.stop_ids(sampling, model.text.encoder.vocabulary.eos_ids),
         flags=RecordFlags.IGNORE_EOS if sampling.ignore_eos else RecordFlags(0),
         cached_tokens=hit.cached_tokens,
-        kv_lease=hit.lease_id,
+        kv_reads=range(hit.cached_tokens // BLOCK_TOKENS),
         kv_root=hit.root,
         tag=flight,
     )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from services.fabric import _ring
 from services.fabric.errors import FabricError
 from services.fabric.ring import Finish, RingClient, SlotState
-from services.fabric.ring.layout import RECORD
+from services.fabric.ring.layout import RECORD, kv_reads
 from services.tokenizer.arena import Arena, ArenaFull, Span, TooLarge
 from services.tokenizer.slots import Claim, SlotTracker, empty_word
 
@@ -35,7 +35,7 @@ class RingRequest:
     stop_ids: tuple[int, ...] = ()  # the first one is the model's end token
     flags: int = 0  # RecordFlags
     cached_tokens: int = 0
-    kv_lease: int = 0
+    kv_reads: range = range(0)  # of the cached blocks, those that this engine reads from the store
     kv_root: bytes = bytes(16)
     transfer: int = 0  # names the hand-over, where two engines share the request
     receives: bool = False  # its prompt is prefilled by the other one
@@ -196,7 +196,7 @@ def _record(handle: Submitted, sequence: int, now_ns: int) -> tuple[object, ...]
         "seed": r.seed & (2**64 - 1),
         "stop_count": len(r.stop_ids),
         "cached_tokens": r.cached_tokens,
-        "kv_lease": r.kv_lease,
+        "kv_reads": kv_reads(r.kv_reads.start, r.kv_reads.stop),
         "kv_root": tuple(r.kv_root),
         "stop_ids": r.stop_ids + (0,) * (_ring.STOP_IDS - len(r.stop_ids)),
         "submitted_ns": now_ns,

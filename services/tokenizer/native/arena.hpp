@@ -21,6 +21,7 @@ struct Node {
 static_assert(sizeof(Node) == 16);
 
 struct Arena {
+  Scratch<std::uint8_t> utf8;    // the whole text
   Scratch<std::uint32_t> ids;    // of the whole text
   Scratch<std::uint8_t> text;    // a section of the text, rewritten
   Scratch<std::uint8_t> piece;   // a piece without the bytes that the vocabulary lacks
@@ -30,8 +31,8 @@ struct Arena {
   Scratch<std::uint64_t> queue;  // merges of a long piece that are still to be done
 
   std::size_t bytes() const {
-    return ids.bytes() + text.bytes() + piece.bytes() + parts.bytes() + again.bytes() + dead.bytes() + nodes.bytes() +
-           queue.bytes();
+    return utf8.bytes() + ids.bytes() + text.bytes() + piece.bytes() + parts.bytes() + again.bytes() + dead.bytes() +
+           nodes.bytes() + queue.bytes();
   }
 
   // A thread does not hold for ever what one huge text took.

@@ -131,18 +131,28 @@ class Bpe {
   // A piece that is no token falls apart where nothing ever joins.
   std::uint32_t* divide(const std::uint8_t* text, std::size_t size, std::size_t begin, std::size_t end,
                         std::uint32_t* out, Arena& arena, Merging& merging) const {
-    std::uint32_t ends[kBatch];
-    std::size_t count = 0, first = begin, length = char_length(text[begin]);
-    std::uint32_t point = code_point(text + begin, length);
-    for (std::size_t at = begin + length; at < end; at += length) {
-      length = char_length(text[at]);
-      std::uint32_t before = std::exchange(point, code_point(text + at, length));
-      if (tables_.joins.may(before, text[at - 1], point, text[at])) continue;
-      ends[count++] = static_cast<std::uint32_t>(at);
-      if (count < kBatch) continue;
-      out = merge_parts(text, size, first, ends, count, out, arena, merging);
-      first = at;
-      count = 0;
+    std::uint32_t ends[kBatch], points[kBatch], places[kBatch];
+    std::uint32_t before = 0;  // the character
+    std::size_t count = 0, first = begin;
+    for (std::size_t at = begin; at < end;) {
+      std::size_t some = 0;
+      for (std::uint32_t previous = before; some < kBatch && at < end; previous = points[some++]) {
+        std::size_t length = char_length(text[at]);
+        points[some] = code_point(text + at, length);
+        places[some] = static_cast<std::uint32_t>(at);
+        tables_.joins.prefetch(previous, points[some]);
+        tables_.lone.prefetch(points[some]);
+        at += length;
+      }
+      for (std::size_t i = 0; i < some; before = points[i++]) {
+        std::size_t place = places[i];
+        if (place == begin || tables_.joins.may(before, text[place - 1], points[i], text[place])) continue;
+        ends[count++] = places[i];
+        if (count < kBatch) continue;
+        out = merge_parts(text, size, first, ends, count, out, arena, merging);
+        first = place;
+        count = 0;
+      }
     }
     if (first == begin && !count) return merge_part(text + begin, end - begin, out, arena, merging);
     ends[count++] = static_cast<std::uint32_t>(end);

@@ -9,6 +9,7 @@
 
 #include "bpe.hpp"
 #include "python_text.hpp"
+#include "result_array.hpp"
 #include "vocabulary.hpp"
 
 namespace nb = nanobind;
@@ -26,12 +27,6 @@ const std::uint8_t* bytes_of(std::string_view text) { return reinterpret_cast<co
 Arena& own_arena() {
   thread_local Arena arena;
   return arena;
-}
-
-nb::object ids_as_bytes(const std::uint32_t* ids, std::size_t count) {
-  PyObject* made = PyByteArray_FromStringAndSize(reinterpret_cast<const char*>(ids), count * sizeof *ids);
-  if (!made) throw nb::python_error();
-  return nb::steal(made);
 }
 
 Compose composer(nb::object compose) {
@@ -65,8 +60,8 @@ class Encoder {
 
   nb::object encode(nb::handle text, bool trusting) const {
     Arena& arena = own_arena();
-    std::size_t count = run(encodable(text), trusting, arena);
-    nb::object ids = ids_as_bytes(arena.ids.data(), count);
+    std::size_t count = run(encodable(text, arena.utf8), trusting, arena);
+    nb::object ids = array_of(arena.ids.data(), count);
     arena.trim(kKeptBytes);
     return ids;
   }
@@ -77,7 +72,7 @@ class Encoder {
     std::size_t room = static_cast<std::size_t>(view.len) / sizeof(std::uint32_t), count = room + 1;
     try {
       Arena& arena = own_arena();
-      count = run(encodable(text), trusting, arena);
+      count = run(encodable(text, arena.utf8), trusting, arena);
       if (count <= room) std::memcpy(view.buf, arena.ids.data(), count * sizeof(std::uint32_t));
       arena.trim(kKeptBytes);
     } catch (...) {
@@ -91,7 +86,7 @@ class Encoder {
 
   nb::list encode_batch(nb::list texts, bool trusting, std::size_t threads) const {
     std::vector<std::string_view> views;
-    for (nb::handle text : texts) views.push_back(encodable(text));
+    for (nb::handle text : texts) views.push_back(brief_enough(utf8(text)));
     std::vector<std::vector<std::uint32_t>> ids(views.size());
     std::vector<std::exception_ptr> failures(std::max<std::size_t>(threads, 1));
     {
@@ -117,7 +112,7 @@ class Encoder {
       if (failure) std::rethrow_exception(failure);
     }
     nb::list made;
-    for (const auto& each : ids) made.append(ids_as_bytes(each.data(), each.size()));
+    for (const auto& each : ids) made.append(array_of(each.data(), each.size()));
     return made;
   }
 
@@ -142,6 +137,7 @@ class Encoder {
 }  // namespace
 
 NB_MODULE(_bpe, module) {
+  import_numpy();
   nb::exception<Unsupported>(module, "UnsupportedVocabulary", PyExc_ValueError);
   nb::enum_<scan::Pattern>(module, "Pattern")
       .value("GPT2", scan::Pattern::gpt2)

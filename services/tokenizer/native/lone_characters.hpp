@@ -26,6 +26,10 @@ class LoneCharacters {
     return entries_.size() && length < 4 && length == char_length(first);
   }
 
+  void prefetch(std::uint32_t point) const {
+    __builtin_prefetch(entries_.data() + (point < entries_.size() ? point : 0));
+  }
+
   // Its only id; kNone if it has several.
   std::uint32_t only(std::uint32_t point) const { return entries_[point] & kSeveral ? kNone : entries_[point]; }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "added_tokens.hpp"
+#include "aligned.hpp"
 #include "vocabulary.hpp"
 
 namespace hostless::bpe {
@@ -26,12 +27,52 @@ inline std::string_view utf8(nb::handle text) {
   return {data, static_cast<std::size_t>(size)};
 }
 
-inline std::string_view encodable(nb::handle text) {
-  std::string_view view = utf8(text);
-  if (view.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+inline std::string_view brief_enough(std::string_view text) {
+  if (text.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
     throw nb::value_error("a text of 2 GiB or more can't be encoded");
   }
-  return view;
+  return text;
+}
+
+// UTF-8 of characters as Python holds them; returns its end, or null for half a surrogate pair.
+template <class Character>
+std::uint8_t* write_utf8(const Character* at, const Character* end, std::uint8_t* out) {
+  auto trail = [](std::uint32_t bits) { return static_cast<std::uint8_t>(0x80 | (bits & 0x3F)); };
+  for (; at < end; ++at) {
+    std::uint32_t point = *at;
+    if (point < 0x80) {
+      *out++ = static_cast<std::uint8_t>(point);
+    } else if (point < 0x800) {
+      *out++ = static_cast<std::uint8_t>(0xC0 | point >> 6);
+      *out++ = trail(point);
+    } else if (point < 0x10000) {
+      if (point - 0xD800 < 0x800) return nullptr;
+      *out++ = static_cast<std::uint8_t>(0xE0 | point >> 12);
+      *out++ = trail(point >> 6);
+      *out++ = trail(point);
+    } else {
+      *out++ = static_cast<std::uint8_t>(0xF0 | point >> 18);
+      *out++ = trail(point >> 12);
+      *out++ = trail(point >> 6);
+      *out++ = trail(point);
+    }
+  }
+  return out;
+}
+
+// UTF-8 of a str to be encoded, as long as that lives and `room` is left alone: Python would allocate it.
+inline std::string_view encodable(nb::handle text, Scratch<std::uint8_t>& room) {
+  PyObject* str = text.ptr();
+  if (!PyUnicode_Check(str) || PyUnicode_IS_ASCII(str)) return brief_enough(utf8(text));
+  auto length = static_cast<std::size_t>(PyUnicode_GET_LENGTH(str));
+  auto write = [&](auto* characters, std::size_t most) {
+    return write_utf8(characters, characters + length, room.need(length * most));
+  };
+  std::uint8_t* end = PyUnicode_KIND(str) == PyUnicode_1BYTE_KIND   ? write(PyUnicode_1BYTE_DATA(str), 2)
+                      : PyUnicode_KIND(str) == PyUnicode_2BYTE_KIND ? write(PyUnicode_2BYTE_DATA(str), 3)
+                                                                    : write(PyUnicode_4BYTE_DATA(str), 4);
+  if (!end) return utf8(text);  // which raises what there is to say
+  return brief_enough({reinterpret_cast<const char*>(room.data()), static_cast<std::size_t>(end - room.data())});
 }
 
 // A part of a tokenizer's file, as T; Unsupported, which names `what` it is, if it is nothing of the kind.

@@ -34,6 +34,12 @@ for text in samples:
     before = allocations()
     encode(text, buffer, False)
     assert allocations() == before, (allocations() - before, text[:50])
+for text in samples:
+    encoder.encode(text, False)
+for text in [text[:-1] for text in samples]:  # Python has no UTF-8 of these yet
+    before = allocations()
+    encoder.encode(text, False)
+    assert allocations() == before, (allocations() - before, text[:50])
 before = allocations()
 fresh = bytearray(100000)
 assert allocations() > before  # the hook does count

@@ -40,7 +40,7 @@ class Composer:
         self._texts = self._encoder.texts()
 
     def composed(self, text: str) -> str:
-        ids = memoryview(self._encoder.encode(text, False)).cast("I")
+        ids = self._encoder.encode(text, False)
         return b"".join(self._texts[i] for i in ids).decode()
 
 
