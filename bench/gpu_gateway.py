@@ -7,6 +7,7 @@ Either takes `--loads "4 req/s, alone" "8 req/s, 2x mixed"` to measure only thos
 
 LOAD_TOOL: an open-loop load generator that prints one line of JSON (see `load`). Cores are divided: the engine, and
 all of another server, on 0-7; the mesh's front end on 8-13; clients on 14-15. Hogs share the engine's cores.
+`--gpu 1` takes the second GPU and cores 16-31 instead, so that two systems can be measured at the same time.
 Loads repeat prompts, as one seed draws them all: another server's prefix cache must be off, like the mesh's KV store.
 OUT is written after each part, so that a run that is cut short keeps what it has.
 """
@@ -26,6 +27,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,7 +38,30 @@ from bench.gpu_energy import Energy
 from bench.hogs import Hogs
 
 ROOT = Path(__file__).parents[1]
-ENGINE_CORES, FRONT_CORES, CLIENT_CORES = range(8), range(8, 14), range(14, 16)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A GPU and the cores beside it."""
+
+    gpu: int = 0
+
+    @property
+    def engine(self) -> range:
+        return self._cores(0, 8)
+
+    @property
+    def front(self) -> range:
+        return self._cores(8, 14)
+
+    @property
+    def clients(self) -> range:
+        return self._cores(14, 16)
+
+    def _cores(self, begin: int, end: int) -> range:
+        return range(16 * self.gpu + begin, 16 * self.gpu + end)
+
+
 GRADES = {"alone": ("", 0), "2x mixed": ("mixed", 16), "2x copying": ("copy", 16), "8x mixed": ("mixed", 64),
           "C++ build": ("build", 16), "one core": ("", 0)}  # fmt: skip
 RATE = 8.0
@@ -74,14 +99,14 @@ def with_children(pid: int) -> list[int]:
 class Mesh:
     """`hostless up` on this machine, ready and pinned."""
 
-    def __init__(self, scheduler: str, port: int, deadline_s: float) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, scheduler: str, place: Place, port: int, deadline_s: float) -> None:
+        self.place, self.url = place, f"http://127.0.0.1:{port}"
         self._run = tempfile.TemporaryDirectory()
         env = {
             **os.environ, "HOSTLESS_RUN": self._run.name, "HOSTLESS_GPU_BACKEND_WEIGHTS": "random",
             "HOSTLESS_GPU_BACKEND_LANES": "128", "HOSTLESS_GPU_BACKEND_KV_PAGES": "6400",
             "HOSTLESS_GPU_BACKEND_DEVICE_DEADLINE_S": str(deadline_s),
-            "HOSTLESS_GATEWAY_MAX_RUNNING": "512",
+            "HOSTLESS_GATEWAY_MAX_RUNNING": "512", "HOSTLESS_GPU_BACKEND_GPU": str(place.gpu),
         }  # fmt: skip
         command = [sys.executable, "-m", "services.cli.main", "up", "--engine", "cuda", "--scheduler", scheduler,
                    "--model", "llama3-8b-random", "--no-kvstore", "--port", str(port)]  # fmt: skip
@@ -98,7 +123,7 @@ class Mesh:
         self.pids = {each["name"]: int(each["pid"]) for each in json.loads(found.read_text())["services"]}
         self.engine_pids = [self.pids["gpu_backend"]]
         for name, pid in self.pids.items():
-            pin(pid, ENGINE_CORES if name == "gpu_backend" else FRONT_CORES)
+            pin(pid, place.engine if name == "gpu_backend" else place.front)
 
     def _wait(self, give_up: float) -> None:
         while True:
@@ -133,23 +158,23 @@ class Mesh:
 class Server:
     """Another OpenAI server that runs already: one process and its children."""
 
-    def __init__(self, url: str, pid: int) -> None:
-        self.url = url
+    def __init__(self, url: str, pid: int, place: Place) -> None:
+        self.url, self.place = url, place
         self.engine_pids = with_children(pid)
         self.pids = {f"server {i}": each for i, each in enumerate(self.engine_pids)}
         for each in self.engine_pids:
-            pin(each, ENGINE_CORES)
+            pin(each, place.engine)
 
 
 @contextlib.contextmanager
-def under(grade: str, pids: list[int]) -> Iterator[str]:
+def under(grade: str, pids: list[int], cores: range) -> Iterator[str]:
     """Yields how the engine's processes were held down, if they were."""
     kind, count = GRADES[grade]
     if grade == "one core":
         with OneCore(pids) as quota:
             yield quota.how
     elif kind:
-        with Hogs(kind, count, 90, ENGINE_CORES):
+        with Hogs(kind, count, 90, cores):
             time.sleep(1.2)
             yield ""
     else:
@@ -174,12 +199,12 @@ def one(url: str, model: str, prompt: list[int], count: int) -> tuple[float, flo
     return stamps[0] - begin, (stamps[-1] - stamps[0]) / max(1, count - 1)
 
 
-def one_at_a_time(url: str, model: str, lengths: list[int], count: int = 64) -> dict[str, Any]:
+def one_at_a_time(system: Mesh | Server, model: str, lengths: list[int], count: int = 64) -> dict[str, Any]:
     """The first request is not counted."""
-    rng, joules, before = random.Random(1), Energy(), None
+    rng, joules, before = random.Random(1), Energy(system.place.gpu), None
     ttft, tpot = [], []
     for tokens in (lengths[0], *lengths):
-        first, rest = one(url, model, [rng.randrange(100, 128_000) for _ in range(tokens)], count)
+        first, rest = one(system.url, model, [rng.randrange(100, 128_000) for _ in range(tokens)], count)
         ttft.append(1e3 * first)
         tpot.append(1e3 * rest)
         before = joules.joules() if before is None else before
@@ -201,9 +226,9 @@ def typical_lengths(count: int) -> list[int]:
     return [round(min(4096, max(16, rng.lognormvariate(math.log(620), 1)))) for _ in range(count)]
 
 
-def idle_watts(seconds: float = 2.0) -> float | None:
+def idle_watts(gpu: int, seconds: float = 2.0) -> float | None:
     """Of the GPU while nobody asks for anything."""
-    energy = Energy()
+    energy = Energy(gpu)
     time.sleep(1.0)
     begin, before = time.monotonic(), energy.joules()
     time.sleep(seconds)
@@ -211,11 +236,14 @@ def idle_watts(seconds: float = 2.0) -> float | None:
     return None if before is None or after is None else round((after - before) / (time.monotonic() - begin), 1)
 
 
-def load(tool: Path, url: str, model: str, rate: float, count: int, warmup: int) -> dict[str, Any]:
+def load(tool: Path, system: Mesh | Server, model: str, rate: float, count: int, warmup: int) -> dict[str, Any]:
     """Poisson arrivals; prompts and answers of log-normal lengths, mean 1,019 and 463, at most 4,096 and 1,024."""
-    cores = f"{CLIENT_CORES[0]}-{CLIENT_CORES[-1]}"
-    command = [sys.executable, str(tool), "--url", url, "--model", model, "--rate", str(rate), "--n", str(count),
-               "--cores", cores, "--warmup", str(warmup), "--max-out", "1024", "--timeout", "40"]  # fmt: skip
+    place = system.place
+    cores = f"{place.clients[0]}-{place.clients[-1]}"
+    command = [
+        sys.executable, str(tool), "--url", system.url, "--model", model, "--rate", str(rate), "--n", str(count),
+        "--gpu", str(place.gpu), "--cores", cores, "--warmup", str(warmup), "--max-out", "1024", "--timeout", "40",
+    ]  # fmt: skip
     ran = subprocess.run(command, capture_output=True, text=True, timeout=110)
     if ran.returncode:
         raise RuntimeError(ran.stderr[-1500:])
@@ -231,18 +259,18 @@ def a_token(before: Mapping[str, float], after: Mapping[str, float], tokens: int
 def measure(system: Mesh | Server, tool: Path, loads: list[str], keep: Any) -> None:
     with urllib.request.urlopen(system.url + "/v1/models", timeout=10) as answer:
         model = json.load(answer)["data"][0]["id"]
-    warm = load(tool, system.url, model, 0, 8, 16)
+    warm = load(tool, system, model, 0, 8, 16)
     keep("warm-up", {name: warm[name] for name in ("ok", "failed", "err")})
     for tokens in (1000, 600):
-        keep(f"one at a time, {tokens} tokens", one_at_a_time(system.url, model, [tokens] * 7))
-    keep("one at a time, lengths of the loads", one_at_a_time(system.url, model, typical_lengths(24)))
-    keep("nobody", {"watts": idle_watts()})
+        keep(f"one at a time, {tokens} tokens", one_at_a_time(system, model, [tokens] * 7))
+    keep("one at a time, lengths of the loads", one_at_a_time(system, model, typical_lengths(24)))
+    keep("nobody", {"watts": idle_watts(system.place.gpu)})
     for name in loads:
         grade, rate, count = LOADS[name]
-        with under(grade, system.engine_pids) as how:
+        with under(grade, system.engine_pids, system.place.engine) as how:
             before = {process: cpu_s(pid) for process, pid in system.pids.items()}
             try:
-                found = load(tool, system.url, model, rate, count, 0)
+                found = load(tool, system, model, rate, count, 0)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 keep(name, {"failed": repr(error)[-500:]})
                 continue
@@ -257,12 +285,14 @@ def main() -> None:
     parser.add_argument("--system", required=True, help="device, host, host-overlap; or the URL of another server")
     parser.add_argument("--pid", type=int, default=0, help="of that server")
     parser.add_argument("--load", type=Path, required=True)
+    parser.add_argument("--gpu", type=int, default=0)
+    parser.add_argument("--name", default="", help="of the results in OUT; else `peer`, or the scheduler's")
     parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
     parser.add_argument("--deadline", type=float, default=400, help="seconds until the scheduler on the GPU gives up")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # what was started is stopped
     results: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
-    name = "peer" if given.pid else given.system
+    name, place = given.name or ("peer" if given.pid else given.system), Place(given.gpu)
     mine = results[name] = {}
     begin = time.monotonic()
 
@@ -277,13 +307,13 @@ def main() -> None:
                      "mJ": value["mj_per_out_token"], "cpu": value["cpu_us_a_token"]}  # fmt: skip
         print(name, part, json.dumps(short), f"{mine['total_s']} s", flush=True)
 
-    os.sched_setaffinity(0, CLIENT_CORES)
+    os.sched_setaffinity(0, place.clients)
     if given.pid:
-        measure(Server(given.system, given.pid), given.load, given.loads, keep)
+        measure(Server(given.system, given.pid, place), given.load, given.loads, keep)
         return
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # for the mesh to start with
-    with Mesh(given.system, 8123, given.deadline) as mesh:
-        os.sched_setaffinity(0, CLIENT_CORES)
+    os.sched_setaffinity(0, [*place.engine, *place.front])  # for the mesh to start with
+    with Mesh(given.system, place, 8123 + given.gpu, given.deadline) as mesh:
+        os.sched_setaffinity(0, place.clients)
         keep("ready", {"ready_s": mesh.ready_s})
         measure(mesh, given.load, given.loads, keep)
 

@@ -4,7 +4,8 @@
 
 For each form an engine's process of its own (gpu_resident_engine.py) serves a ring in shared memory; this process is
 the front end. Steps are timed on the GPU: the last kernel of every graph notes its clock. Everything is measured
-alone first, then under each grade of interference, on all cores. OUT is written after each part.
+alone first, then under each grade of interference, on all cores that this process may use. OUT is written after each
+part.
 Every wait has a deadline, and so has the scheduler on the GPU.
 """
 
@@ -46,7 +47,7 @@ def under(grade: str, pid: int) -> Iterator[str]:
         with OneCore([pid]) as quota:
             yield quota.how
     elif kind:
-        with Hogs(kind, a_core * (os.cpu_count() or 1), 60):
+        with Hogs(kind, a_core * len(os.sched_getaffinity(0)), 60):
             time.sleep(1.0 + 0.1 * a_core)
             yield ""
     else:

@@ -291,7 +291,8 @@ class Clocks:
     def difference(self, at: NDArray[np.int64]) -> NDArray[np.float64]:
         times, differences = np.array(self.readings, np.int64).T
         first = differences[0]  # float64 has not room for unix time in ns
-        return np.interp(at - times[0], times - times[0], differences - first)
+        found: NDArray[np.float64] = np.interp(at - times[0], times - times[0], differences - first)
+        return found
 
     def close(self) -> None:
         self._page.close()
@@ -334,8 +335,8 @@ def doorbells(device: Device, module: Module, stream: Stream, step_us: int, time
         clocks.read()
         done = rig.scheduler.counters()
     clocks.close()
-    rung, first = np.array(rungs, np.int64), clocks.readings[0][1]
-    seen = (np.array(claims, np.int64) + first - rung) + clocks.difference(rung)
+    bells, first = np.array(rungs, np.int64), clocks.readings[0][1]
+    seen = (np.array(claims, np.int64) + first - bells) + clocks.difference(bells)
     return {
         "step_us": step_us, "seen_us": spread(seen),
         "clocks_agree_within_us": round(clocks.longest_exchange_ns / 2000, 2),
