@@ -45,11 +45,22 @@ def test_what_an_engine_gets_unless_told_otherwise(flags: dict[str, Any], expect
         ({"host_patience_s": 0.5}, "host-patience-s: 0.5 is below 5"),
         ({"engine": "cuda", "scheduler_kind": "host-overlap", "kvstore": "h:1"}, "kvstore: none with .* host-overlap"),
         ({"lanes": 64, "step_tokens": 32}, "step-tokens: 32 is less than lanes, 64"),
+        ({"mixed_tokens": 8}, "mixed-tokens: 8 is neither 0 nor between lanes, 16, and step-tokens, 512"),
+        ({"mixed_tokens": 513}, "mixed-tokens: 513 is neither"),
+        ({"attention_time": "1,2"}, "attention-time: .* are not three numbers"),
+        ({"attention_time": "1,-2,3"}, "attention-time: .* is no time"),
+        ({"attention_time": "1,nan,3"}, "attention-time: .* is no time"),
+        ({"attention_quota_ms": 5}, "attention-quota-ms: nothing is known of attention's time: set attention-time"),
     ],
 )
 def test_what_contradicts_itself_is_named(flags: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         settings(**flags)
+
+
+def test_the_time_of_attention_is_three_numbers() -> None:
+    assert settings().attention_seconds == (0, 0, 0)
+    assert settings(attention_time="1e-4, 2e-6,3.5e-9", attention_quota_ms=50).attention_seconds == (1e-4, 2e-6, 3.5e-9)
 
 
 def test_engine_cuda_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
