@@ -98,7 +98,7 @@ class Comparison:
 
 
 def replay(log: Path, cluster: Machines, system: System, timing: Timing = TIMING) -> list[Comparison]:
-    """JCT, and median and 95th percentile of TTFT and TPOT over the log's requests (importing.py says what a line
+    """JCT, and median and 95th percentile of TTFT, TTST and TPOT over the log's requests (importing.py says what a line
     holds); what the log has not measured is left out. Raises TraceError for a log that doesn't hold together."""
     return compare(simulate(cluster, system, read_requests(log), timing), log)
 
@@ -111,7 +111,7 @@ def compare(outcome: Outcome, log: Path) -> list[Comparison]:
     took = measured["finished_s"] - measured["arrived_s"].min()
     if not np.isnan(took).any():
         rows.append(Comparison("JCT", len(took), outcome.jct_s, float(took.max())))
-    for name in ("ttft", "tpot"):
+    for name in ("ttft", "ttst", "tpot"):
         rows += _percentiles(name, records[name].astype(np.float64), measured[f"{name}_s"])
     return rows
 

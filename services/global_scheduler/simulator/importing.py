@@ -4,7 +4,8 @@ Mooncake: {"timestamp": ms, "input_length": tokens, "output_length": tokens, "ha
 blocks of the same prefix have the same ids, so hits follow from what came before.
 
 This mesh: {"arrived_s": s, "prompt_tokens": n, "cached_tokens": n, "output_tokens": n}, and for the fidelity harness
-what was measured: {"ttft_s": s, "tpot_s": s, "finished_s": s}. Lines with an "agent" are its turns, in their order:
+what was measured: {"ttft_s": s, "ttst_s": s, "tpot_s": s, "finished_s": s}, of which ttst_s is from the first token to
+the second, and tpot_s is a token's time from the second on. Lines with an "agent" are its turns, in their order:
 each comes when the one before has ended, whenever that is. Without, each comes at its time.
 """
 
@@ -52,7 +53,7 @@ def read_measured(path: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]
     """The measured columns of this mesh's request log by agent, then turn; NaN where a line lacks one. Raises
     TraceError."""
     lines = [line for agent in _agents(path) for _, line in agent]
-    names = ("arrived_s", "ttft_s", "tpot_s", "finished_s")
+    names = ("arrived_s", "ttft_s", "ttst_s", "tpot_s", "finished_s")
     return {name: np.array([float(line.get(name, "nan")) for line in lines]) for name in names}
 
 
