@@ -68,11 +68,12 @@ class Offline:
             if self.sequences["sample"][i]:
                 run.output.append(int(self.out_tokens[i]))
 
-    def prefill(self, lane: int, run: Run, chunk: int) -> None:
-        """Computes a prompt alone, in chunks, and samples its first token."""
+    def prefill(self, lane: int, run: Run, chunk: int, beside: Sequence[tuple[int, Run]] = ()) -> None:
+        """Computes a prompt in chunks, and samples its first token. Those of `beside` get a token with each chunk."""
         for begin in range(0, len(run.prompt), chunk):
             count = min(chunk, len(run.prompt) - begin)
-            self.step(StepKind.PREFILL, [(lane, run, count)])
+            decodes = [(other, running, 1) for other, running in beside if not running.finished]
+            self.step(StepKind.PREFILL, [(lane, run, count), *decodes])
 
     def decode(self, runs: Sequence[tuple[int, Run]]) -> Iterator[int]:
         """Decodes until all have finished; yields the number of sequences in each step."""
@@ -82,16 +83,17 @@ class Offline:
 
 
 def generate(
-    engine: Engine, runs: Sequence[Run], chunk: int, page_order: NDArray[np.intp] | None = None
+    engine: Engine, runs: Sequence[Run], chunk: int, page_order: NDArray[np.intp] | None = None, *, mixed: bool = False
 ) -> list[list[int]]:
-    """All runs at once, a lane each: prefill one after the other, then decode together."""
+    """All runs at once, a lane each: prefill one after the other, then decode together. mixed: those whose prompts are
+    computed decode beside the next one's prompt already."""
     offline = Offline(engine, len(runs), page_order)
     longest = max(len(run.prompt) + run.max_tokens for run in runs)
     room = offline.block_tables.shape[1] * PAGE_TOKENS
     if longest > room:
         raise ValueError(f"{longest} tokens don't fit a lane of {room}: allocate more pages")
     for lane, run in enumerate(runs):
-        offline.prefill(lane, run, chunk)
+        offline.prefill(lane, run, chunk, list(enumerate(runs[:lane])) if mixed else ())
     for _ in offline.decode(list(enumerate(runs))):
         pass
     return [run.output for run in runs]

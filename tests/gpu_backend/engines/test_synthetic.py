@@ -51,6 +51,15 @@ def test_contextual_output_depends_on_every_prompt_token_and_on_nothing_else() -
     assert generated[0][0] == generated[1][0] != generated[2][0]
 
 
+def test_prompts_and_decodes_may_share_steps() -> None:
+    def runs() -> list[Run]:
+        return [Run([n] * n, 40) for n in (30, 63, 64, 150)]
+
+    alone = generate(make_engine(contextual=True), runs(), 200)
+    for chunk in (1, 13, 200):
+        assert generate(make_engine(contextual=True, verify=True), runs(), chunk, mixed=True) == alone
+
+
 def test_one_token_chunks_and_long_chunks_write_the_same_kv() -> None:
     pages = []
     for chunk in (1, 13, 200):

@@ -86,6 +86,13 @@ def test_a_copied_full_block_continues_elsewhere(dtype: torch.dtype) -> None:
     assert moved.output == run.output
 
 
+@pytest.mark.parametrize("chunk", [1, 30, 256])
+def test_prompts_and_decodes_may_share_steps(chunk: int) -> None:
+    alone, mixed = random_runs([1, 70, 64, 129, 5]), random_runs([1, 70, 64, 129, 5])
+    order = np.random.default_rng(1).permutation(40)
+    assert generate(make_engine(40), alone, 256) == generate(make_engine(40), mixed, chunk, order, mixed=True)
+
+
 def test_a_step_touches_its_own_places_only() -> None:
     engine = make_engine(32)
     engine.kv_pages[:] = np.arange(32, dtype=np.uint8)[:, None] % 60
