@@ -55,14 +55,13 @@ class Attachment:
         self._client = client
         self._lease_id = lease.lease_id
         self._ttl = lease.ttl_ms / 1000
-        self._deliver = deliver
         self._settings = settings
         self._clock = clock
         self._deadline = 0.0
         self._extend(attached_at)
         self._share = share
         driver: type[RingOnThread | RingOnLoop] = RingOnThread if share.region.mapped() is None else RingOnLoop
-        self._driver: RingDriver = driver(share, self._may_write, settings.poll, clock)
+        self._driver: RingDriver = driver(share, deliver, self._may_write, settings.poll, clock)
         self._ended = asyncio.Event()  # set with `lost`
         self.status = share.status
         self.lost: str | None = None
@@ -124,7 +123,7 @@ class Attachment:
         """
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._driver.run(self._deliver))
+                tasks.create_task(self._driver.run())
                 tasks.create_task(self._keep_lease())
                 tasks.create_task(self._keep_watch())
                 tasks.create_task(self._until_lost())

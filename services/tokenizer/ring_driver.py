@@ -35,7 +35,7 @@ class RingDriver(Protocol):
         """What the engine says of itself now."""
         ...
 
-    async def run(self, deliver: Deliver) -> None:
+    async def run(self) -> None:
         """Polls while requests are in flight, until it fails. Raises FabricError, or what `may_write` raises."""
         ...
 
@@ -51,8 +51,15 @@ class RingDriver(Protocol):
 class RingOnLoop:
     """For shared memory, where an operation is a few instructions: each is done at once, and raises at once."""
 
-    def __init__(self, share: RingShare, may_write: MayWrite, pace: PollSettings, clock: Callable[[], float]) -> None:
-        self._share, self._may_write = share, may_write
+    def __init__(
+        self,
+        share: RingShare,
+        deliver: Deliver,
+        may_write: MayWrite,
+        pace: PollSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        self._share, self._deliver, self._may_write = share, deliver, may_write
         self._pace, self._clock = pace, clock
         self._work = asyncio.Event()
 
@@ -66,9 +73,9 @@ class RingOnLoop:
     async def status(self) -> EngineStatus:
         return self._share.read_status()
 
-    async def run(self, deliver: Deliver) -> None:
+    async def run(self) -> None:
         with closing(FineTimer()) as timer:
-            await self._poll_with(timer, deliver)
+            await self._poll_with(timer)
 
     def stop(self) -> None:
         """Nothing runs but by calls."""
@@ -76,7 +83,7 @@ class RingOnLoop:
     async def close(self) -> None:
         self._share.close()
 
-    async def _poll_with(self, timer: FineTimer, deliver: Deliver) -> None:
+    async def _poll_with(self, timer: FineTimer) -> None:
         pace, coarse = AdaptivePoll(self._pace), self._pace.busy_s
         while True:
             self._may_write()  # completion releases slots
@@ -87,7 +94,7 @@ class RingOnLoop:
                 continue
             progress, more = self._share.poll()
             if progress:
-                deliver(progress)
+                self._deliver(progress)
             wait = pace.polled(self._clock(), bool(progress))
             if wait < coarse and not more:
                 await timer.sleep(wait)

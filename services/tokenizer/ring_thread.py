@@ -24,14 +24,20 @@ class RingOnThread:
     What waits for the thread is bounded: a burst, a status, and a cancel for each request in flight.
     """
 
-    def __init__(self, share: RingShare, may_write: MayWrite, pace: PollSettings, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        share: RingShare,
+        deliver: Deliver,
+        may_write: MayWrite,
+        pace: PollSettings,
+        clock: Callable[[], float],
+    ) -> None:
         """Use it on the running event loop only. The thread ends with close(), or by itself when the ring fails."""
-        self._share, self._may_write = share, may_write
+        self._share, self._deliver, self._may_write = share, deliver, may_write
         self._pace, self._clock = AdaptivePoll(pace), clock
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # None: stop
         self._room = threading.Semaphore(NEWS_AHEAD)
-        self._deliver: Deliver | None = None
         self._stopping = False
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._closed = asyncio.Event()
@@ -65,8 +71,7 @@ class RingOnThread:
         self._jobs.put(job)
         return await answer
 
-    async def run(self, deliver: Deliver) -> None:
-        self._deliver = deliver
+    async def run(self) -> None:
         await asyncio.wait((self._failure,))
         self._failure.result()
 
@@ -83,8 +88,6 @@ class RingOnThread:
 
     def _take(self, progress: list[Progress]) -> None:
         self._room.release()
-        if self._deliver is None:
-            raise RuntimeError("news of a ring before run()")
         self._deliver(progress)
 
     def _fail(self, error: BaseException) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from services.cli.mesh.plan import MeshOptions
 from services.cli.mesh.process import Child
-from tests.mesh.harness import Mesh, mesh_of
+from services.cli.models.catalogue import DEFAULT
+from tests.mesh.harness import Client, Mesh, client, mesh_of
 
 OWNERS = {"HOSTLESS_GPU_BACKEND_TRANSPORT": "verbs", "HOSTLESS_KVSTORE_TRANSPORT": "verbs"}
 PATIENCE = {
@@ -32,10 +33,32 @@ class MeshByRdma(Mesh):
     start_s = 240.0
     """An emulated machine is slow, and all services start at once."""
 
+    def environ_of(self, name: str) -> dict[str, str]:
+        """What a service has of its own."""
+        return {"HOSTLESS_RDMA_DEVICE": NEAR if name in ON_NEAR else FAR}
+
     def launch(self, name: str) -> None:
-        device = {"HOSTLESS_RDMA_DEVICE": NEAR if name in ON_NEAR else FAR}
         plan = self.plans[name] = replace(self.plans[name], ready_s=self.start_s, stop_s=60.0)
-        self.children[name] = Child(plan.command, self.folder / f"{name}.log", {**self.environ, **device})
+        self.children[name] = Child(
+            plan.command, self.folder / f"{name}.log", {**self.environ, **self.environ_of(name)}
+        )
+
+
+class PatientClient(Client):
+    """Asks for no list of models before each request, which takes an emulated machine longer than that may."""
+
+    served = DEFAULT.model_id
+
+    async def model(self) -> str:
+        return self.served
+
+
+@asynccontextmanager
+async def patient_client(mesh: Mesh, model: str = DEFAULT.model_id) -> AsyncIterator[Client]:
+    async with client(mesh) as made:
+        patient = PatientClient(mesh, made.session)
+        patient.served = model
+        yield patient
 
 
 @asynccontextmanager

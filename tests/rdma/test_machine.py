@@ -14,8 +14,8 @@ from tests.rdma.vm import Machine, NoMachine
 pytestmark = [pytest.mark.rdma, pytest.mark.slow]  # an emulated machine: minutes, even on two quiet cores
 
 LIMIT_S = 900.0
-FABRIC = ("tests/fabric/conformance", "tests/fabric/test_verbs.py")
-MESH = ("tests/rdma/test_mesh.py",)
+FABRIC = ("tests/fabric/conformance", "tests/fabric/test_verbs.py", "tests/gpu_backend/kv_agent/test_loopback_pages.py")
+MESH = ("tests/rdma/test_mesh.py", "tests/rdma/test_cut_cable.py")
 TWO_ENGINES = ("tests/rdma/test_two_engines.py",)
 WHICH = "verbs or rdma"
 

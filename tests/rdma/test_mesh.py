@@ -12,11 +12,10 @@ import pytest
 import pytest_asyncio
 
 from services.cli.mesh.plan import MeshOptions
-from services.cli.models.catalogue import DEFAULT
 from services.kvstore.client import StoreClient, StoreStats, StoreUnavailable
-from tests.mesh.harness import Answer, Client, client
+from tests.mesh.harness import Answer, Client
 from tests.rdma.cable import cut, netem
-from tests.rdma.mesh_by_rdma import maps_a_device, mesh_by_rdma, needs_cable, open_files, regions_mapped
+from tests.rdma.mesh_by_rdma import maps_a_device, mesh_by_rdma, needs_cable, open_files, patient_client, regions_mapped
 
 pytestmark = [needs_cable, pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 
@@ -29,18 +28,10 @@ DEADLINE_S = 90.0
 CUT_S = 5.0
 
 
-class PatientClient(Client):
-    """Asks for no list of models before each request, which takes an emulated machine longer than that may."""
-
-    async def model(self) -> str:
-        return DEFAULT.model_id
-
-
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def c(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
     options = MeshOptions(engine="synthetic", rate=30)
-    async with mesh_by_rdma(tmp_path_factory.mktemp("mesh"), options) as running, client(running) as made:
-        patient = PatientClient(running, made.session)
+    async with mesh_by_rdma(tmp_path_factory.mktemp("mesh"), options) as running, patient_client(running) as patient:
         await until_it_serves(patient)
         yield patient
 

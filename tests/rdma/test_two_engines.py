@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from services.cli.mesh.plan import MeshOptions
-from tests.mesh.harness import Client, client
+from tests.mesh.harness import Client
 from tests.mesh.test_two_engines import NEW_TOKENS, at_baseline, closed_form, moved, prompt, stats, value
 from tests.mesh.tiny_model import NAME, make_tiny_model
-from tests.rdma.mesh_by_rdma import maps_a_device, mesh_by_rdma, needs_cable, regions_mapped
+from tests.rdma.mesh_by_rdma import maps_a_device, mesh_by_rdma, needs_cable, patient_client, regions_mapped
 
 pytestmark = [needs_cable, pytest.mark.slow]  # two meshes with torch, in an emulated machine
 
@@ -19,17 +19,9 @@ CASES = ((63, 0), (129, 0), (130, 2))
 DEADLINE_S = 120.0
 
 
-class TinyClient(Client):
-    """Asks for no list of models before each request, which takes an emulated machine longer than that may."""
-
-    async def model(self) -> str:
-        return NAME
-
-
 @asynccontextmanager
 async def by_rdma(folder: Path, options: MeshOptions) -> AsyncIterator[Client]:
-    async with mesh_by_rdma(folder, options) as running, client(running) as made:
-        c = TinyClient(running, made.session)
+    async with mesh_by_rdma(folder, options) as running, patient_client(running, NAME) as c:
 
         async def works() -> bool:
             return (await c.complete([5, 6, 7], max_tokens=2)).finish is not None

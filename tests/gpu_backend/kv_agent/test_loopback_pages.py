@@ -9,6 +9,7 @@ import pytest
 
 from services.common.settings import SettingError
 from services.fabric.hosting import RegionHost
+from services.fabric.verbs.arbitrated import LANES_VARIABLE
 from services.gpu_backend.kv_agent import HostPages, LoopbackPages
 from services.gpu_backend.settings import BackendSettings
 from tests.fabric.conformance.benches import BENCHES, Bench
@@ -17,12 +18,13 @@ BLOCK = 100_000
 PAGES = 8
 
 
-@pytest.fixture(params=[bench for bench in BENCHES if bench.name != "shm"], ids=lambda bench: bench.name)
+@pytest.fixture(params=[bench for bench in BENCHES if bench.name != "shm"], ids=lambda bench: bench.label)
 def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RegionHost]:
     bench: Bench = request.param
     if why := bench.missing():
         pytest.skip(why)
     monkeypatch.setenv("HOSTLESS_SHM", str(tmp_path))
+    monkeypatch.setenv(LANES_VARIABLE, bench.lanes)
     with bench.host() as host:
         yield host
 
