@@ -101,6 +101,7 @@ class Rig:
             device_settings=own or DeviceSettings(deadline_s=110.0),
         )  # fmt: skip
         self.lost = False
+        self._front_ends: list[subprocess.Popen[str]] = []
         self.scheduler.start()
         self.relay = RingRelay(self.memory, geometry, device) if isinstance(self.memory, DeviceRing) else None
         if self.relay is not None:
@@ -118,7 +119,7 @@ class Rig:
             time.sleep(0.001)
 
     def front_end(self, place: int, **given: Any) -> "subprocess.Popen[str]":
-        """A front end at this place, in a process of its own."""
+        """A front end at this place, in a process of its own, which ends with the rig at the latest."""
         share = self.ring.share(place)
         self.ring.grant(share)
         arguments = {
@@ -126,7 +127,8 @@ class Rig:
             "most_prompt": MOST_PROMPT, "most_tokens": MOST_TOKENS, **given,
         }  # fmt: skip
         command = [sys.executable, "-m", "tests.gpu.scheduler.front_end", json.dumps(arguments)]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self._front_ends.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+        return self._front_ends[-1]
 
     def lose(self, ending: Ending) -> None:
         """The scheduler has ended by itself, or is about to, and says why."""
@@ -145,6 +147,10 @@ class Rig:
             if kind is None:
                 self.scheduler.check()
         finally:
+            for process in self._front_ends:
+                process.kill()
+                with process:  # waits, and closes its pipe
+                    pass
             if self.relay is not None:
                 self.relay.stop()
             if self.scheduler.stopped:

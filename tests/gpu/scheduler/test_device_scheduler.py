@@ -146,7 +146,7 @@ def test_a_killed_host_leaves_a_usable_gpu(device: Any) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         client.wait(1.0)  # steps are under way
     host.kill()
-    host.wait(10)
+    host.communicate(timeout=10)
     client.kill()
     client.wait()
     with Rig(device, ROOMY) as rig:
