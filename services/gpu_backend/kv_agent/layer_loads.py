@@ -1,6 +1,7 @@
 """KV into pages layer by layer, ahead of the step that needs it (D6)."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
@@ -10,6 +11,9 @@ from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.pages import Blocks, LayerPages
 from services.gpu_backend.kv_agent.sources import Source
 from services.gpu_backend.layers import LayerCounters
+
+AHEAD = 2
+"""Layers that are fetched while one is written: so that there is always a next one for the way they come by."""
 
 
 class LayerLoads:
@@ -26,7 +30,7 @@ class LayerLoads:
         may_write: Callable[[int], Awaitable[None]],
         written: Callable[[int], None],
     ) -> None:
-        """Block i of the sources into pages[i]. One layer is fetched while the one before is written. Raises what a
+        """Block i of the sources into pages[i]. The next layers are fetched while one is written. Raises what a
         source or `may_write` raises, TimeoutError, OSError.
 
         may_write  returns when the layer's place in the pages is free, or raises
@@ -37,13 +41,13 @@ class LayerLoads:
         """
         last, done = self._kv_pages.layers - 1, 0
         self._layers.open(lane)
-        ahead = asyncio.ensure_future(_fetch(sources, 0))
+        ahead = deque(asyncio.ensure_future(_fetch(sources, layer)) for layer in range(min(AHEAD, last + 1)))
         try:
             for layer in range(last + 1):
+                if layer + AHEAD <= last:
+                    ahead.append(asyncio.ensure_future(_fetch(sources, layer + AHEAD)))
                 async with asyncio.timeout(self._layer_s):
-                    blocks = await ahead
-                if layer < last:
-                    ahead = asyncio.ensure_future(_fetch(sources, layer + 1))
+                    blocks = await ahead.popleft()
                 await may_write(layer)
                 await self._write(layer, pages, sources, blocks)
                 done = layer + 1
@@ -55,8 +59,9 @@ class LayerLoads:
         finally:
             if done <= last:
                 self._layers.fail(lane) if done or self._layers.windowed else self._layers.close(lane, 0)
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+            for fetching in ahead:
+                fetching.cancel()
+            await asyncio.gather(*ahead, return_exceptions=True)
 
     async def _write(
         self, layer: int, pages: NDArray[np.uint32], sources: Sequence[Source], blocks: Sequence[Blocks]
