@@ -128,12 +128,25 @@ class Bpe {
     return all < 0x80;
   }
 
+  // Parts of a piece, as they end; those that are one character are that, others kNone.
+  struct Parts {
+    std::uint32_t ends[kBatch], alone[kBatch];
+    std::size_t count = 0;
+
+    void add(std::size_t end, std::uint32_t character) {
+      ends[count] = static_cast<std::uint32_t>(end);
+      alone[count++] = character;
+    }
+  };
+
   // A piece that is no token falls apart where nothing ever joins.
   std::uint32_t* divide(const std::uint8_t* text, std::size_t size, std::size_t begin, std::size_t end,
                         std::uint32_t* out, Arena& arena, Merging& merging) const {
-    std::uint32_t ends[kBatch], points[kBatch], places[kBatch];
+    std::uint32_t points[kBatch], places[kBatch];
+    Parts parts;
     std::uint32_t before = 0;  // the character
-    std::size_t count = 0, first = begin;
+    std::size_t first = begin, characters = 0;  // of the part
+    auto alone = [&] { return characters == 1 && tables_.lone.has(before) ? before : kNone; };
     for (std::size_t at = begin; at < end;) {
       std::size_t some = 0;
       for (std::uint32_t previous = before; some < kBatch && at < end; previous = points[some++]) {
@@ -144,36 +157,39 @@ class Bpe {
         tables_.lone.prefetch(points[some]);
         at += length;
       }
-      for (std::size_t i = 0; i < some; before = points[i++]) {
+      for (std::size_t i = 0; i < some; before = points[i++], ++characters) {
         std::size_t place = places[i];
         if (place == begin || tables_.joins.may(before, text[place - 1], points[i], text[place])) continue;
-        ends[count++] = places[i];
-        if (count < kBatch) continue;
-        out = merge_parts(text, size, first, ends, count, out, arena, merging);
+        parts.add(place, alone());
+        characters = 0;
+        if (parts.count < kBatch) continue;
+        out = merge_parts(text, size, first, parts, out, arena, merging);
         first = place;
-        count = 0;
+        parts.count = 0;
       }
     }
-    if (first == begin && !count) return merge_part(text + begin, end - begin, out, arena, merging);
-    ends[count++] = static_cast<std::uint32_t>(end);
-    return merge_parts(text, size, first, ends, count, out, arena, merging);
+    parts.add(end, alone());
+    return merge_parts(text, size, first, parts, out, arena, merging);
   }
 
-  std::uint32_t* merge_parts(const std::uint8_t* text, std::size_t size, std::size_t begin, const std::uint32_t* ends,
-                             std::size_t count, std::uint32_t* out, Arena& arena, Merging& merging) const {
+  std::uint32_t* merge_parts(const std::uint8_t* text, std::size_t size, std::size_t begin, const Parts& parts,
+                             std::uint32_t* out, Arena& arena, Merging& merging) const {
     PieceKey keys[kBatch];
     std::uint64_t hashes[kBatch];
-    for (std::size_t i = 0, at = begin; i < count; at = ends[i++]) {
-      std::size_t length = ends[i] - at;
-      if (length > kShortPiece || tables_.lone.has(text[at], length)) continue;
+    for (std::size_t i = 0, at = begin; i < parts.count; at = parts.ends[i++]) {
+      std::size_t length = parts.ends[i] - at;
+      if (parts.alone[i] != kNone || length > kShortPiece) continue;
       keys[i] = piece_key(text + at, length, size - at);
       hashes[i] = keys[i].hash();
       tables_.pieces.prefetch(hashes[i]);
     }
-    for (std::size_t i = 0; i < count; begin = ends[i++]) {
-      std::size_t length = ends[i] - begin;
-      std::uint32_t id = kNone;
-      if (length <= kShortPiece && !tables_.lone.has(text[begin], length)) id = tables_.pieces.find(keys[i], hashes[i]);
+    for (std::size_t i = 0; i < parts.count; begin = parts.ends[i++]) {
+      if (parts.alone[i] != kNone) {
+        out = tables_.lone.write(parts.alone[i], out);
+        continue;
+      }
+      std::size_t length = parts.ends[i] - begin;
+      std::uint32_t id = length <= kShortPiece ? tables_.pieces.find(keys[i], hashes[i]) : kNone;
       if (id != kNone && (tables_.all_made || tables_.made[id])) {
         *out++ = id;
       } else {
@@ -183,16 +199,14 @@ class Bpe {
     return out;
   }
 
-  // A part that is no token, or one character.
+  // A part that is no token. Where it is two characters, what they would merge to were one.
   std::uint32_t* merge_part(const std::uint8_t* text, std::size_t size, std::uint32_t* out, Arena& arena,
                             Merging& merging) const {
-    std::size_t first = char_length(text[0]);
-    if (tables_.lone.has(text[0], size)) return tables_.lone.write(code_point(text, first), out);
-    bool apart = !tables_.characters.none() && tables_.lone.has(text[0], first) && size > first &&
-                 tables_.lone.has(text[first], size - first) && !tables_.joins.edge(text[first - 1], text[first]);
-    if (apart) {  // of two characters: what they would merge to were a token
+    std::size_t first = char_length(text[0]), rest = size - first;
+    if (rest && rest == char_length(text[first]) && !tables_.characters.none() &&
+        !tables_.joins.edge(text[first - 1], text[first])) {
       std::uint32_t left = tables_.lone.only(code_point(text, first));
-      std::uint32_t right = tables_.lone.only(code_point(text + first, size - first));
+      std::uint32_t right = tables_.lone.only(code_point(text + first, rest));
       if (left != kNone && right != kNone) {
         *out++ = left;
         *out++ = right;

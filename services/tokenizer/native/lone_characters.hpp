@@ -21,17 +21,14 @@ class LoneCharacters {
     more_.shrink_to_fit();
   }
 
-  // Whether `length` bytes that begin with `first` are one character that is known here.
-  bool has(std::uint8_t first, std::size_t length) const {
-    return entries_.size() && length < 4 && length == char_length(first);
-  }
+  bool has(std::uint32_t point) const { return point < entries_.size(); }
 
-  void prefetch(std::uint32_t point) const {
-    __builtin_prefetch(entries_.data() + (point < entries_.size() ? point : 0));
-  }
+  void prefetch(std::uint32_t point) const { __builtin_prefetch(entries_.data() + (has(point) ? point : 0)); }
 
-  // Its only id; kNone if it has several.
-  std::uint32_t only(std::uint32_t point) const { return entries_[point] & kSeveral ? kNone : entries_[point]; }
+  // The only id of a character; kNone if it has several, or is not here.
+  std::uint32_t only(std::uint32_t point) const {
+    return !has(point) || entries_[point] & kSeveral ? kNone : entries_[point];
+  }
 
   std::uint32_t* write(std::uint32_t point, std::uint32_t* out) const {
     std::uint32_t entry = entries_[point];

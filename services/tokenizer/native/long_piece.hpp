@@ -61,10 +61,13 @@ class LongPieces {
       if (token != kNone) {
         at += lengths_[token];
         out[count++] = token;
-        if (count > 1 && fits == Pair{token, token} && at >= unlike && at > last_dead + lengths_[token]) {
-          std::size_t same = repetition(text, at, size, lengths_[token]);
+        if (std::size_t back = at < unlike ? 0 : recurrence(out, count)) {
+          std::size_t period = 0;
+          for (std::size_t i = 1; i <= back; ++i) period += lengths_[out[count - i]];
+          std::size_t same = at > last_dead + period ? repetition(text, at, size, period) : 0;
           unlike = at + same;
           for (; same > most_; same -= lengths_[token]) {
+            token = out[count - back];
             at += lengths_[token];
             out[count++] = token;
           }
@@ -87,6 +90,8 @@ class LongPieces {
   }
 
  private:
+  static constexpr std::size_t kFarthest = 4;  // tokens that are looked back to for a repetition
+
   struct Pair {
     std::uint32_t left = kNone, right = kNone;
     bool operator==(const Pair&) const = default;
@@ -98,8 +103,17 @@ class LongPieces {
     return token == kNone ? alphabet.byte(text[at]) : token;
   }
 
+  // How many tokens ago the last token was there already; 0 if it was not, a few tokens back.
+  static std::size_t recurrence(const std::uint32_t* tokens, std::size_t count) {
+    for (std::size_t back = 1; back <= kFarthest && back < count; ++back) {
+      if (tokens[count - 1 - back] == tokens[count - 1]) return back;
+    }
+    return 0;
+  }
+
   // For how many bytes the text goes on from `at` as it did from `period` bytes before. As long as these are more than
-  // any token has, the same token is tried and taken again at the same distance, where no place ahead is dead.
+  // any token has, and no place ahead is dead, the same tokens are tried and taken again as from there on: the token
+  // before is the same, too.
   static std::size_t repetition(const std::uint8_t* text, std::size_t at, std::size_t size, std::size_t period) {
     std::size_t begin = at;
     while (size - at >= 8 && load<std::uint64_t>(text + at) == load<std::uint64_t>(text + at - period)) at += 8;
