@@ -256,15 +256,16 @@ def a_token(before: Mapping[str, float], after: Mapping[str, float], tokens: int
     return {name: round(1e6 * (after[name] - before[name]) / max(1, tokens), 2) for name in after}
 
 
-def measure(system: Mesh | Server, tool: Path, loads: list[str], keep: Any) -> None:
+def measure(system: Mesh | Server, tool: Path, loads: list[str], singles: bool, keep: Any) -> None:
     with urllib.request.urlopen(system.url + "/v1/models", timeout=10) as answer:
         model = json.load(answer)["data"][0]["id"]
     warm = load(tool, system, model, 0, 8, 16)
     keep("warm-up", {name: warm[name] for name in ("ok", "failed", "err")})
-    for tokens in (1000, 600):
+    for tokens in (1000, 600) if singles else ():
         keep(f"one at a time, {tokens} tokens", one_at_a_time(system, model, [tokens] * 7))
-    keep("one at a time, lengths of the loads", one_at_a_time(system, model, typical_lengths(24)))
-    keep("nobody", {"watts": idle_watts(system.place.gpu)})
+    if singles:
+        keep("one at a time, lengths of the loads", one_at_a_time(system, model, typical_lengths(24)))
+        keep("nobody", {"watts": idle_watts(system.place.gpu)})
     for name in loads:
         grade, rate, count = LOADS[name]
         with under(grade, system.engine_pids, system.place.engine) as how:
@@ -288,6 +289,7 @@ def main() -> None:
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--name", default="", help="of the results in OUT; else `peer`, or the scheduler's")
     parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
+    parser.add_argument("--only-loads", action="store_true", help="no requests one at a time")
     parser.add_argument("--deadline", type=float, default=400, help="seconds until the scheduler on the GPU gives up")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # what was started is stopped
@@ -309,13 +311,13 @@ def main() -> None:
 
     os.sched_setaffinity(0, place.clients)
     if given.pid:
-        measure(Server(given.system, given.pid, place), given.load, given.loads, keep)
+        measure(Server(given.system, given.pid, place), given.load, given.loads, not given.only_loads, keep)
         return
     os.sched_setaffinity(0, [*place.engine, *place.front])  # for the mesh to start with
     with Mesh(given.system, place, 8123 + given.gpu, given.deadline) as mesh:
         os.sched_setaffinity(0, place.clients)
         keep("ready", {"ready_s": mesh.ready_s})
-        measure(mesh, given.load, given.loads, keep)
+        measure(mesh, given.load, given.loads, not given.only_loads, keep)
 
 
 if __name__ == "__main__":
