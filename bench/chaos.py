@@ -40,7 +40,7 @@ from services.cli.mesh.plan import MeshOptions
 from services.kvstore.client import StoreClient
 from services.tokenizer.model_text import load
 from tests.mesh.baseline import at_baseline, engines, value
-from tests.mesh.harness import SHORT_LEASES, Client
+from tests.mesh.harness import SHORT_LEASES, SPLIT, Client
 from tests.mesh.tiny_model import NAME, make_tiny_model
 
 NEW_TOKENS = (8, 40, 100)
@@ -95,7 +95,7 @@ async def chaos(folder: Path, options: argparse.Namespace) -> Tally:
     talks, tally = conversations(options.conversations, text, NEW_TOKENS), Tally()
     async with running(folder, MeshOptions(model=NAME, kvstore=False)) as c:
         await answer_all(c, NAME, talks, text, lambda: None)
-    async with running(folder, apart(options.mesh, NAME), **SHORT_LEASES) as c:
+    async with running(folder, apart(options.mesh, NAME), **SHORT_LEASES, **SPLIT) as c:
         try:
             await disturb(c, talks, options, tally)
             await aftermath(c, talks, tally)

@@ -37,7 +37,7 @@ from services.common.paths import models_dir
 from services.global_scheduler.client import SchedulerClient
 from services.kvstore.client import StoreClient
 from services.tokenizer.model_text import ModelText, load
-from tests.mesh.harness import Answer, Client, client, mesh
+from tests.mesh.harness import SPLIT, Answer, Client, client, mesh
 
 MESHES = ("1P1D", "2P1D", "1P2D", "2P2D")
 PATHS = ("unified", "prefill", "decode", "split")
@@ -168,7 +168,7 @@ async def compare(
     outcomes = []
     for name in meshes:
         begun, outcome = time.monotonic(), Outcome(name)
-        async with running(folder, apart(name, model)) as c:
+        async with running(folder, apart(name, model), **SPLIT) as c:
             await Replay(c, model, talks, outcome, done).run()
             async with SchedulerClient(c.mesh.plans["global_scheduler"].address) as scheduler:
                 choices = (await scheduler.status()).path_choices

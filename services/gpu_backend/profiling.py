@@ -22,7 +22,7 @@ from services.common import settings as settings_files
 from services.common.settings import SettingError, require
 from services.fabric import _ring
 from services.fabric.ring import EngineState, Finish, RecordFlags, RingClient, SlotState
-from services.fabric.ring.layout import RECORD, unpack
+from services.fabric.ring.layout import RECORD, kv_reads, unpack
 from services.fabric.transports import open_region
 from services.gpu_backend.engine import PAGE_TOKENS
 from services.gpu_backend.scheduler.orders import KvOrderKind
@@ -66,7 +66,7 @@ class Profiler:
         record["generation"], record["sequence"] = generation, client.submitted + 1
         record["prompt_begin"], record["prompt_count"] = share.prompt_begin, counts
         record["token_begin"], record["max_tokens"], record["top_p"] = share.token_begin, 1, 1
-        record["cached_tokens"], record["kv_lease"] = step.cached, 1
+        record["cached_tokens"], record["kv_reads"] = step.cached, kv_reads(0, step.cached // PAGE_TOKENS)
         record["flags"] = int(RecordFlags.IGNORE_EOS | RecordFlags.NO_PERSIST)
         prompt = self._random.integers(0, self._vocab, int(counts[0]), np.uint32)
         client.write_prompts(np.array([share.prompt_begin], np.uint64), counts, prompt)

@@ -100,12 +100,12 @@ class KvTransfersService(engine_pb2_grpc.KvTransfersServicer):  # type: ignore[m
     async def Open(self, request: pb.OpenTransferRequest, context: Context) -> pb.OpenTransferReply:
         receiver = await self._receiver(context)
         try:
-            buffer, hit_blocks = await receiver.open(request.transfer, request.block_bytes)
+            buffer, hit = await receiver.open(request.transfer, request.block_bytes)
         except UnknownTransfer as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         except OSError as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        return pb.OpenTransferReply(buffer=buffer, hit_blocks=hit_blocks)
+        return pb.OpenTransferReply(buffer=buffer, first_block=hit.start, hit_blocks=len(hit))
 
     async def Finish(self, request: pb.FinishTransferRequest, context: Context) -> pb.FinishTransferReply:
         receiver = await self._receiver(context)

@@ -24,6 +24,7 @@ SHORT_LEASES = {
     "HOSTLESS_GLOBAL_SCHEDULER_LEASE_MS": "1500",
 }
 """Who dies, or stands still, is given up soon."""
+SPLIT = {"HOSTLESS_GLOBAL_SCHEDULER_SPLIT_READS": "1"}
 
 
 @dataclass

@@ -25,4 +25,4 @@ async def test_whoever_reads_the_tokens_are_those_of_one_engine(
         assert outcome.wrong == []
         assert outcome.whole_hits == outcome.turns
         assert sum(outcome.paths.values()) == outcome.turns
-        assert all(outcome.paths[side] for side in ("prefill", "decode"))
+        assert all(outcome.paths[side] for side in ("prefill", "decode", "split"))

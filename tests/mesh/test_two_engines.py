@@ -10,7 +10,7 @@ import pytest
 
 from services.cli.mesh.plan import MeshOptions
 from tests.mesh.baseline import at_baseline, moved, stats, value
-from tests.mesh.harness import SHORT_LEASES, Answer, Client, client, mesh
+from tests.mesh.harness import SHORT_LEASES, SPLIT, Answer, Client, client, mesh
 from tests.mesh.one_engine import NEW_TOKENS, ask, one_engine, prompt
 from tests.mesh.tiny_model import NAME, make_tiny_model
 
@@ -22,10 +22,10 @@ LENGTHS = (1, 63, 64, 65, 127, 128, 129, 192, 193, 257)
 
 @asynccontextmanager
 async def apart(folder: Path, model: str = NAME, **environ: str) -> AsyncIterator[Client]:
-    """1P1D; the two sides read in turn."""
+    """1P1D; the two sides read in turn, and every third hit both."""
     options = MeshOptions(model=model, prefill=1, decode=1, threads=1, policy="dualpath_round_robin")
     # An engine may take that long to start, or to be heard of, where there is little CPU.
-    environ = {"HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60", **environ}
+    environ = {"HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60", **SPLIT, **environ}
     async with mesh(folder, options, **environ) as running, client(running) as c:
         yield c
 
@@ -41,24 +41,23 @@ def block_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 def closed_form(before: dict[str, int], after: dict[str, int], pages: int, hit: int, block_bytes: int) -> str:
     """Checks the bytes of one request in blocks; answers the side that read its hit."""
     blocks = {link: (after[link] - before[link]) / block_bytes for link in after}
-    side = "decode" if blocks["store_to_decode_buffer"] else "prefill"
+    here, there = blocks["store_to_prefill_buffer"], blocks["store_to_decode_buffer"]
+    assert here + there == hit
     expected = {
-        "store_to_prefill_buffer": hit if side == "prefill" else 0,
-        "prefill_buffer_to_prefill_pages": hit if side == "prefill" else 0,
-        "store_to_decode_buffer": hit if side == "decode" else 0,
-        "decode_buffer_to_prefill_pages": hit if side == "decode" else 0,
-        "prefill_pages_to_decode_buffer": pages if side == "prefill" else pages - hit,
+        "prefill_buffer_to_prefill_pages": here,
+        "decode_buffer_to_prefill_pages": there,
+        "prefill_pages_to_decode_buffer": pages - there,
         "decode_buffer_to_decode_pages": pages,
     }
     assert {link: blocks[link] for link in expected} == expected
-    return side
+    return "split" if here and there else "decode" if there else "prefill"
 
 
 async def same_tokens_and_traffic(folder: Path, lengths: tuple[int, ...], block_bytes: int, model: str = NAME) -> None:
     """Prompts of these lengths, with each hit that they can have, read by each side: the tokens of one engine, and the
     bytes of the closed form over each link."""
     kinds = [(length, hit) for length in lengths for hit in range((length - 1) // 64 + 1)]
-    cases = [(length, hit, path) for length, hit in kinds for path in range(2 if hit else 1)]
+    cases = [(length, hit, path) for length, hit in kinds for path in range(3 if hit else 1)]
     prompts = {f"{case}": (prompt(salt, case[0]), NEW_TOKENS) for salt, case in enumerate(cases)}
     reference = await one_engine(folder / "one", prompts, model)
     sides: set[str] = set()
@@ -82,7 +81,7 @@ async def same_tokens_and_traffic(folder: Path, lengths: tuple[int, ...], block_
             side = closed_form(before_bytes, await moved(c), -(-length // 64), hit, block_bytes)
             sides |= {side} if hit else set()
             await c.until_idle()
-        assert sides == {"prefill", "decode"}
+        assert sides == {"prefill", "decode", "split"}
         await at_baseline(c)
 
 
@@ -125,7 +124,7 @@ async def test_conversations_side_by_side(tmp_path: Path, block_bytes: int, tran
     async with mesh(tmp_path / "one", options) as running, client(running) as c:
         reference = await agents(c)
     options = MeshOptions(model=NAME, prefill=2, decode=2, threads=1, policy="dualpath_round_robin")
-    environ = {"HOSTLESS_GPU_BACKEND_TRANSPORT": transport, "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60"}
+    environ = {"HOSTLESS_GPU_BACKEND_TRANSPORT": transport, "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60", **SPLIT}
     async with mesh(tmp_path / "apart", options, **environ) as running, client(running) as c:
         assert await agents(c) == reference
         await at_baseline(c)

@@ -76,7 +76,7 @@ class FrontEnd : HostAtomics {
     q.cached_tokens = chance(2) ? (s.prompt - 1) / kPageTokens * kPageTokens : 0;
     if (s.sends) q.flags |= kHandOver;
     if (s.sends || s.receives) q.transfer = s.prompt;
-    q.kv_lease = s.seed + 1;
+    q.kv_reads = s.seed + 1;
     q.kv_root[0] = 1;
     for (uint32_t p = 0; p < s.prompt; ++p) ring.prompt()[q.prompt_begin + p] = prompt_token(s.seed, p);
     if (chance(12)) spoil(s, q);
@@ -100,7 +100,7 @@ class FrontEnd : HostAtomics {
     const bool begins =
         field == offsetof(RequestRecord, prompt_begin) / 4 || field == offsetof(RequestRecord, token_begin) / 4;
     // What is received goes to the store: it must be this prompt's, which the agent knows by the lease.
-    if (s.receives && field / 2 == offsetof(RequestRecord, kv_lease) / 8) return;
+    if (s.receives && field / 2 == offsetof(RequestRecord, kv_reads) / 8) return;
     fields[field] = worst[random() % (begins ? 3 : 6)];
     std::memcpy(&q, fields, sizeof q);
     s.spoilt = true;

@@ -108,7 +108,7 @@ class Fuzz {
     q.max_tokens = 1 + static_cast<uint32_t>(random() % 100);
     q.top_p = 1;
     q.cached_tokens = random() % 2 ? (q.prompt_count - 1) / 64 * 64 : 0;
-    q.kv_lease = q.kv_root[3] = 1;
+    q.kv_reads = q.kv_root[3] = 1;
     q.transfer = random() % 2;
     if (q.transfer && random() % 2) q.flags = kHandOver, q.max_tokens = 1;
     for (uint32_t i = 0; random() % 64 && i < q.prompt_count; ++i)

@@ -67,7 +67,7 @@ class World {
     q.max_tokens = kKinds[kind].most;
     q.top_p = 1;
     q.cached_tokens = kKinds[kind].cached;
-    q.kv_lease = q.kv_root[0] = 1;
+    q.kv_reads = q.kv_root[0] = 1;
     q.transfer = kKinds[kind].receives || kKinds[kind].sends;
     if (kKinds[kind].sends) q.flags = kHandOver;
     q.stop_count = 1;

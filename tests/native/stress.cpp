@@ -37,7 +37,7 @@ class Agent {
  private:
   // Of a prompt of `transfer` tokens, whose seed the lease tells.
   static uint32_t first_token(const KvOrder& order) {
-    return expected(order.kv_lease - 1, static_cast<uint32_t>(order.transfer), 1, kVocabulary)[0];
+    return expected(order.kv_reads - 1, static_cast<uint32_t>(order.transfer), 1, kVocabulary)[0];
   }
   void take(const KvOrder& order) {
     const auto request = std::pair(order.slot, order.generation);
@@ -49,7 +49,7 @@ class Agent {
         auto* table = reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(&m) + m.block_tables_offset);
         for (uint32_t i = 0; i < blocks * kPageTokens; ++i)
           engine.page(table[order.lane * m.lane_pages + i / kPageTokens])[i % kPageTokens] =
-              prompt_token(order.kv_lease - 1, i);
+              prompt_token(order.kv_reads - 1, i);
         return scheduler.answer_load(order.slot, order.generation, blocks);
       }
       case KvOrderKind::store:
@@ -65,6 +65,7 @@ class Agent {
       case KvOrderKind::send:
         known.insert(request);
         return scheduler.answer_load(order.slot, order.generation, random() % 8 ? order.block_count : 0);
+      case KvOrderKind::prefill: known.insert(request); return;
       case KvOrderKind::end: expect(known.erase(request) == 1, "an end of a request that the agent doesn't know");
     }
   }

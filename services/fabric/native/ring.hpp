@@ -169,7 +169,7 @@ struct RequestRecord {
   uint64_t seed;
   uint32_t stop_count;     // of stop_ids
   uint32_t cached_tokens;  // prompt tokens whose KV the store holds; a multiple of 64
-  uint64_t kv_lease;       // the store's lease, for the engine that reads them; 0: another one does, or none
+  uint64_t kv_reads;       // of their blocks, those that this engine reads: | first:32 | end:32 |; 0: none
   uint8_t kv_root[16];     // root of the block-key chain: model, layout, tenant
   uint32_t stop_ids[kStopIds];
   uint64_t submitted_ns;   // front end's clock, for traces

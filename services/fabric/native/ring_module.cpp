@@ -51,7 +51,7 @@ nb::dict record_layout() {
   using R = RequestRecord;
   return StructLayout(sizeof(R)) FIELD(R, generation) FIELD(R, sequence) FIELD(R, prompt_begin) FIELD(R, prompt_count)
       FIELD(R, token_begin) FIELD(R, max_tokens) FIELD(R, temperature) FIELD(R, top_p) FIELD(R, top_k) FIELD(R, flags)
-          FIELD(R, seed) FIELD(R, stop_count) FIELD(R, cached_tokens) FIELD(R, kv_lease) FIELD(R, kv_root)
+          FIELD(R, seed) FIELD(R, stop_count) FIELD(R, cached_tokens) FIELD(R, kv_reads) FIELD(R, kv_root)
               FIELD(R, stop_ids) FIELD(R, submitted_ns) FIELD(R, transfer)
                   .dict();
 }

@@ -54,6 +54,16 @@ class Share:
     token_count: int
 
 
+def kv_reads(first: int, end: int) -> int:
+    """A record's `kv_reads`: of the cached blocks, those that its engine reads from the store; 0 for none."""
+    return first | end << 32 if end > first else 0
+
+
+def blocks_read(kv_reads: int) -> range:
+    """The other way round."""
+    return range(kv_reads & 0xFFFFFFFF, kv_reads >> 32)
+
+
 class Slots(NamedTuple):
     """Slot words, taken apart: one element a word in each array."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from services.common.keys import BLOCK_TOKENS, block_keys
 from services.fabric.hosting import SHARED_MEMORY, RegionHost
+from services.fabric.ring.layout import blocks_read
 from services.gpu_backend.kv_agent.chains import Chains
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
@@ -65,9 +66,8 @@ class KvAgent:
         if layer_counters and isinstance(pages, LayerPages):
             by_layers = ByLayers(pages, layer_counters, self.counters, settings)
         self._sender = Sender(orders, pages, layers, peers, self.counters, settings, by_layers) if peers else None
-        bring = self._sender.bring if self._sender and by_layers else None
         self._loader = Loader(
-            orders, pages, client, health, self.counters, settings, f"kv.{name}", regions, layers, bring
+            orders, pages, client, health, self.counters, settings, f"kv.{name}", regions, layers, self._sender
         )
         self._whole_pages = not (layer_counters and layer_counters.windowed)
         self._storer = Storer(pages, client, health, self.counters, settings)
@@ -163,14 +163,14 @@ class KvAgent:
         if self.receiver.fill(order):
             return
         keys = self._keys(order, slot, generation, int(order["block_count"]))
-        if order["transfer"] and not order["kv_lease"]:  # the decode side reads (D2)
+        if here := blocks_read(int(order["kv_reads"])):
+            self._loader.submit(order, keys[: here.stop])
+        else:  # the decode side reads (D2)
             self._send(order)
-        else:
-            self._loader.submit(order, keys)
 
     def _receive(self, order: Any, slot: int, generation: int) -> None:
         keys = self._keys(order, slot, generation, int(order["first_block"]))
-        self.receiver.expect(order, keys if order["kv_lease"] else [])
+        self.receiver.expect(order, keys, blocks_read(int(order["kv_reads"])))
 
     def _send(self, order: Any) -> None:
         if self._sender:

@@ -21,7 +21,7 @@ class TransferFailed(Exception):
 class Handover:
     """What is known of it, and whoever waits for more. Used on the agent's event loop only.
 
-    hit       blocks that the decode side has read from the store
+    hit       blocks that the decode side has read from the store: all of the hit, or its end (D15)
     there     blocks that are whole in the decode side's buffer
     sources   of its hit, where steps bring it in themselves (windows); empty once that is done
     taken     layers of the current pass that the pages need not hold any more
@@ -36,7 +36,7 @@ class Handover:
         self.last_pass: Pass | None = None
         self.opening = asyncio.Lock()
         self.buffer: RemoteBuffer | None = None
-        self.hit = 0
+        self.hit = range(0)
         self.there: set[int] = set()
         self.sources: list[Source] = []
         self.hit_taken = asyncio.Event()

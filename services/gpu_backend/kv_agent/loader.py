@@ -1,4 +1,4 @@
-"""Loads: blocks from the store into pages, and always an answer (D1).
+"""Loads: blocks from the store into pages, and always an answer (D1). The decode side may read a hit's end (D15).
 
 A hit that fits a worker's buffer can go into the pages layer by layer, beside the step that needs it (D6), where an
 engine waits for layers; else it goes by blocks, before the step.
@@ -26,7 +26,7 @@ from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
 from services.gpu_backend.kv_agent.orders import Orders
 from services.gpu_backend.kv_agent.pages import Pages
 from services.gpu_backend.kv_agent.settings import AgentSettings
-from services.gpu_backend.kv_agent.sources import LoadedHere, Source
+from services.gpu_backend.kv_agent.sources import LoadedHere, LoadedThere, Source
 from services.kvstore.client import StoreClient, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -37,13 +37,15 @@ WAITING = 4096
 
 @dataclass(slots=True, eq=False)
 class Load:
-    """`keys` are those of the blocks that the request's own prompt begins with: no other block is accepted."""
+    """`keys` are those of the blocks that are read here, which the request's own prompt begins with: no other block is
+    accepted. The blocks of the hit behind them, if there are any, are read on the decode side."""
 
     order: np.void
     pages: NDArray[np.uint32]
     keys: list[bytes]
     deadline: float
     loaded: int = 0
+    read: int = 0  # of them here
     unwanted: bool = False
 
     @property
@@ -52,15 +54,26 @@ class Load:
 
     @property
     def tokens(self) -> int:
-        return len(self.pages) * BLOCK_TOKENS
+        return len(self.keys) * BLOCK_TOKENS
+
+    @property
+    def split(self) -> bool:
+        return len(self.keys) < len(self.pages)
 
 
-class Bring(Protocol):
-    """Sender.bring; see there."""
+class Others(Protocol):
+    """What of a Sender is used here; see there."""
 
-    async def __call__(
+    @property
+    def brings(self) -> bool: ...
+
+    async def bring(
         self, order: np.void, pages: NDArray[np.uint32], sources: Sequence[Source], answer: Callable[[], None]
     ) -> None: ...
+
+    async def there(self, order: np.void) -> LoadedThere: ...
+
+    async def bring_blocks(self, source: LoadedThere, pages: NDArray[np.uint32]) -> None: ...
 
 
 class Loader:
@@ -68,7 +81,7 @@ class Loader:
     store or to this task. No page is touched after its answer, but by layers, as the lane's counter tells.
 
     layers  of the model
-    bring   by layers, for requests that are handed over; None: all by blocks
+    others  the way to the decode side, for requests that are handed over
     """
 
     def __init__(
@@ -82,9 +95,9 @@ class Loader:
         name: str,
         regions: RegionHost,
         layers: int = 1,
-        bring: Bring | None = None,
+        others: Others | None = None,
     ) -> None:
-        self._layers, self._bring = layers, bring
+        self._layers, self._others = layers, others
         self._orders, self._kv_pages, self._client = orders, kv_pages, client
         self._health, self._counters, self._settings = health, counters, settings
         self._name, self._regions = name, regions
@@ -139,8 +152,11 @@ class Loader:
                     source = await self._read_for_layers(load, buffer)
                     if source is None:
                         await self._fill(load, buffer)
-                if source is not None and self._bring:
-                    await self._bring(load.order, load.pages, [source], lambda: self._answer_with(load, source.end))
+                        await self._fill_rest(load)
+                    sources = await self._with_rest(load, source) if source is not None else []
+                if sources and self._others:
+                    end = sources[-1].end
+                    await self._others.bring(load.order, load.pages, sources, lambda: self._answer_with(load, end))
                 span.set_attributes({"blocks": load.loaded, "asked": len(load.pages)})
         except StoreUnavailable as error:
             self._health.failed(error)
@@ -151,7 +167,8 @@ class Loader:
 
     async def _read_for_layers(self, load: Load, buffer: LoadBuffer) -> Source | None:
         """The whole hit into the buffer; None if it does not fit, or is not wanted by layers."""
-        if not (self._bring and load.order["transfer"]) or load.unwanted or not self._health.available:
+        brings = self._others is not None and self._others.brings and bool(load.order["transfer"])
+        if not brings or load.unwanted or not self._health.available:
             return None
         count = min(len(load.keys), len(load.pages))
         if count > buffer.blocks:
@@ -159,6 +176,7 @@ class Loader:
         async with self._client.lease(load.keys, self._settings.load_deadline_s, self._settings.read_timeout_s) as hit:
             self._health.answered()
             got = await self._read(hit.lease_id, 0, min(hit.hit, count), buffer) if hit.hit else 0
+        load.read = got
         return LoadedHere(buffer.by_layers(got, self._layers)) if got else None
 
     async def _fill(self, load: Load, buffer: LoadBuffer) -> None:
@@ -168,16 +186,33 @@ class Loader:
         timeout_s = self._settings.read_timeout_s
         async with self._client.lease(load.keys, self._settings.load_deadline_s, timeout_s) as hit:
             self._health.answered()
-            while load.loaded < min(hit.hit, len(load.pages)) and not load.unwanted:
+            while load.loaded < min(hit.hit, len(load.keys)) and not load.unwanted:
                 count = min(buffer.blocks, hit.hit - load.loaded)
                 got = await self._read(hit.lease_id, load.loaded, count, buffer)
                 for at in range(got):
                     await self._kv_pages.write(int(load.pages[load.loaded]), buffer.block(at))
                     self._counters.count(KvLink.PREFILL_BUFFER_PAGES, self._kv_pages.block_bytes)
-                    load.loaded += 1
+                    load.loaded = load.read = load.loaded + 1
                     await asyncio.sleep(0)  # the event loop is shared
                 if got < count:
                     return
+
+    async def _with_rest(self, load: Load, source: Source) -> list[Source]:
+        """And the decode side's part, where it follows without a gap."""
+        if load.split and source.end == len(load.keys) and self._others:
+            rest = await self._others.there(load.order)
+            if rest.first == source.end < rest.end:
+                return [source, rest]
+            log.info("the decode side lacks its part", extra={"first": rest.first, "end": rest.end, "here": source.end})
+        return [source]
+
+    async def _fill_rest(self, load: Load) -> None:
+        """The decode side's part by blocks, where it follows without a gap."""
+        if load.split and load.loaded == len(load.keys) and self._others and not load.unwanted:
+            rest = await self._others.there(load.order)
+            if rest.first == load.loaded:
+                await self._others.bring_blocks(rest, load.pages)
+                load.loaded = rest.end
 
     async def _read(self, lease_id: int, first: int, count: int, buffer: LoadBuffer) -> int:
         target = buffer.descriptor()
@@ -203,6 +238,6 @@ class Loader:
             return
         del self._open[load.request]
         self._orders.answer_load(load.order, load.loaded)
-        self._counters.blocks_loaded += load.loaded
-        self._counters.bytes_loaded += load.loaded * self._kv_pages.block_bytes
+        self._counters.blocks_loaded += load.read
+        self._counters.bytes_loaded += load.read * self._kv_pages.block_bytes
         self._counters.loads_short += load.loaded < len(load.pages)

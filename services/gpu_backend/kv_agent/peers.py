@@ -39,10 +39,10 @@ class Peers:
             for channel in self._channels.values():
                 await channel.close()
 
-    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, int]:
+    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, range]:
         request = pb.OpenTransferRequest(transfer=transfer, block_bytes=block_bytes)
         reply = await self._call((await self._stub(transfer)).Open(request, timeout=self._open_s))
-        return reply.buffer, reply.hit_blocks
+        return reply.buffer, range(reply.first_block, reply.first_block + reply.hit_blocks)
 
     async def finish(self, transfer: int, first_token: int) -> None:
         request = pb.FinishTransferRequest(transfer=transfer, first_token=first_token)

@@ -31,10 +31,12 @@ class UnknownTransfer(Exception):
 
 @dataclass(slots=True, eq=False)
 class Inbound:
-    """A prompt that is expected. `keys` are those of the blocks that this side reads from the store (D2)."""
+    """A prompt that is expected. This side reads the blocks `reads` from the store, some or all of the hit (D2, D15);
+    `keys` are those of all blocks up to their end."""
 
     order: np.void
     keys: list[bytes]
+    reads: range
     blocks: int
     share: Share | None = None
     region: MemoryRegion | None = None
@@ -42,12 +44,12 @@ class Inbound:
     answered: bool = False
     give_up: asyncio.TimerHandle | None = None
     hit: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Blocks of the hit that are in the buffer, once they are read."""
+    """How many of `reads` are in the buffer, once they are read."""
     gone: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def unread_tokens(self) -> int:
-        return 0 if self.hit.done() else len(self.keys) * BLOCK_TOKENS
+        return 0 if self.hit.done() else len(self.reads) * BLOCK_TOKENS
 
     @property
     def name(self) -> int:
@@ -96,8 +98,9 @@ class Receiver:
 
     # --- orders ---
 
-    def expect(self, order: np.void, keys: list[bytes]) -> None:
-        inbound = Inbound(order, keys, int(order["block_count"]))
+    def expect(self, order: np.void, keys: list[bytes], reads: range) -> None:
+        """`keys` are those of the hit, and `reads` what of it is to be read here."""
+        inbound = Inbound(order, keys[: reads.stop], reads, int(order["block_count"]))
         self._by_request[inbound.request] = inbound
         if inbound.name in self._by_name:
             self._lose(inbound, "its name is taken")
@@ -108,7 +111,7 @@ class Receiver:
         except LargerThanAll as error:
             self._lose(inbound, str(error))
             return
-        if keys:
+        if reads:
             self._reads.put_nowait(inbound)
         else:
             inbound.hit.set_result(0)
@@ -131,8 +134,8 @@ class Receiver:
 
     # --- the prefill side's calls ---
 
-    async def open(self, name: int, block_bytes: int) -> tuple[RegionDescriptor, int]:
-        """The prompt's buffer, and how many blocks of its hit are in it. Raises UnknownTransfer."""
+    async def open(self, name: int, block_bytes: int) -> tuple[RegionDescriptor, range]:
+        """The prompt's buffer, and which blocks of its hit are in it. Raises UnknownTransfer."""
         inbound = await self._expected(name)
         if inbound.opened or block_bytes != self._kv_pages.block_bytes:
             raise UnknownTransfer(f"transfer {name:#x} is open already, or has other blocks than {block_bytes} bytes")
@@ -142,7 +145,7 @@ class Receiver:
                 raise UnknownTransfer(f"transfer {name:#x} has ended")
             loop = asyncio.get_running_loop()
             inbound.give_up = loop.call_later(self._settings.transfer_s, self._lose, inbound, "nothing came in time")
-            return self._region(inbound).descriptor(), inbound.hit.result()
+            return self._region(inbound).descriptor(), inbound.reads[: inbound.hit.result()]
         except BaseException as error:
             self._lose(inbound, repr(error))
             raise
@@ -224,7 +227,7 @@ class Receiver:
                 self._health.failed(error)
             log.warning("a hit was not read", extra={"slot": inbound.request[0], "why": repr(error)})
             self._close_region(inbound)  # the store may still be writing to it
-        self._counters.loads_short += loaded < len(inbound.keys)
+        self._counters.loads_short += loaded < len(inbound.reads)
         self._counters.blocks_loaded += loaded
         self._counters.bytes_loaded += loaded * self._kv_pages.block_bytes
         self._counters.count(KvLink.STORE_DECODE_BUFFER, loaded * self._kv_pages.block_bytes)
@@ -236,10 +239,10 @@ class Receiver:
         target, loaded = self._region(inbound).descriptor(), 0
         async with self._client.lease(inbound.keys, self._settings.load_deadline_s, timeout_s) as hit:
             self._health.answered()
-            while loaded < hit.hit and not inbound.gone.done():
-                count = min(batch, hit.hit - loaded)
+            while (first := inbound.reads.start + loaded) < hit.hit and not inbound.gone.done():
+                count = min(batch, hit.hit - first)
                 got = await self._client.read(
-                    hit.lease_id, loaded, count, block_bytes, target, loaded * block_bytes, timeout_s
+                    hit.lease_id, first, count, block_bytes, target, first * block_bytes, timeout_s
                 )
                 loaded += got.blocks
                 if got.blocks < count:

@@ -38,8 +38,8 @@ UNKNOWN_S = 1.0
 class DecodeSide(Protocol):
     """The decode engine that a transfer's name tells. Both raise TransferFailed."""
 
-    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, int]:
-        """The buffer, and how many blocks of the hit are in it."""
+    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, range]:
+        """The buffer, and which blocks of the hit are in it."""
         ...
 
     async def finish(self, transfer: int, first_token: int) -> None: ...
@@ -141,11 +141,16 @@ class Sender:
 
     # --- a load whose blocks lie somewhere by now ---
 
+    @property
+    def brings(self) -> bool:
+        """Whether `bring` may be called; else it is `bring_blocks`."""
+        return self._by_layers is not None
+
     async def bring(
         self, order: np.void, pages: NDArray[np.uint32], sources: Sequence[Source], answer: Callable[[], None]
     ) -> None:
-        """Brings the hit of a request in by layers, for which `by_layers` is needed; `answer` is called, maybe several
-        times, from where its step may begin. Returns when the sources are done with. Raises FAILURES."""
+        """Brings the hit of a request in by layers; `answer` is called, maybe several times, from where its step may
+        begin. Returns when the sources are done with. Raises FAILURES."""
         assert self._by_layers
         handover = self.expect(order)
         if self._by_layers.windowed:
@@ -155,6 +160,23 @@ class Sender:
             return
         async with asyncio.timeout(self._settings.load_deadline_s):
             await self._by_layers.loads.bring(handover.lane, pages, sources, _at_once, lambda layer: answer())
+
+    async def there(self, order: np.void) -> LoadedThere:
+        """What of the request's hit the decode side has read, once it has (D2, D15). Raises FAILURES."""
+        handover = self.expect(order)
+        async with asyncio.timeout(self._settings.transfer_s):
+            buffer = await self._opened(handover)
+        end = min(handover.hit.stop, int(order["block_count"]))
+        return LoadedThere(buffer, min(handover.hit.start, end), end)
+
+    async def bring_blocks(self, source: LoadedThere, pages: NDArray[np.uint32]) -> None:
+        """As `bring`, without counters: block by block. Raises FAILURES."""
+        async with asyncio.timeout(self._settings.transfer_s):
+            for at in range(source.first, source.end):
+                async with self._moving:
+                    block = await source.fetch_block(at)
+                await self._kv_pages.write(int(pages[at]), block)
+                self._counters.count(source.link, block.nbytes)
 
     # --- life ---
 
@@ -191,27 +213,16 @@ class Sender:
         """D2: the hit's blocks into pages."""
         pages = self._orders.pages_of(order)
         try:
-            async with asyncio.timeout(self._settings.transfer_s):
-                buffer = await self._opened(handover)
-            count = min(handover.hit, len(pages))
-            if self._by_layers and count:
-                source = LoadedThere(buffer, 0, count)
-                await self.bring(order, pages[:count], [source], lambda: self._answer(order, count))
+            source = await self.there(order)
+            if self._by_layers and source.end:
+                await self.bring(order, pages[: source.end], [source], lambda: self._answer(order, source.end))
             else:
-                async with asyncio.timeout(self._settings.transfer_s):
-                    await self._load_blocks(buffer, pages[:count])
-                self._answer(order, count)
+                await self.bring_blocks(source, pages)
+                self._answer(order, source.end)
         except FAILURES as error:
             log.warning("a hit did not come over", extra={"slot": handover.request[0], "why": repr(error)})
         finally:
             self._answer(order, 0)
-
-    async def _load_blocks(self, buffer: RemoteBuffer, pages: NDArray[np.uint32]) -> None:
-        for at, page in enumerate(pages.tolist()):
-            async with self._moving:
-                block = await buffer.read_block(at)
-            await self._kv_pages.write(page, block)
-            self._counters.count(KvLink.DECODE_BUFFER_PREFILL_PAGES, block.nbytes)
 
     async def _send(self, handover: Handover, order: np.void) -> None:
         """What the buffer lacks, then the word that it is whole."""
@@ -241,7 +252,7 @@ class Sender:
                 descriptor, handover.hit = await self._decode_side.open(handover.transfer, block_bytes)
                 region = await asyncio.to_thread(open_region, descriptor)
                 handover.buffer = RemoteBuffer(region, self._layers, block_bytes)
-                handover.there.update(range(handover.hit))
+                handover.there.update(handover.hit)
         return handover.buffer
 
     # --- a step that computes a part of the prompt (D6) ---

@@ -44,3 +44,7 @@ class LoadedThere:
 
     async def fetch(self, layer: int) -> Blocks:
         return await self._buffer.read_layer(layer, range(self.first, self.end))
+
+    async def fetch_block(self, block: int) -> Blocks:
+        """u8[block_bytes]. Raises FabricError."""
+        return await self._buffer.read_block(block)

@@ -16,7 +16,7 @@ HOSTLESS_FN bool wants_load(const Context<P>& c, uint32_t slot) {
   if (!c.s.settings.kv_orders || r.load_asked) return false;
   if (r.receives) return true;
   if (r.generated != 0 || r.record.cached_tokens == 0) return false;
-  if (r.record.kv_lease == 0 && r.record.transfer == 0) return false;
+  if (r.record.kv_reads == 0 && r.record.transfer == 0) return false;
   return !answer_owed(c, slot);
 }
 

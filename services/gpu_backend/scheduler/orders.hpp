@@ -28,7 +28,7 @@ HOSTLESS_FN KvOrder& reserve_order(Context<P>& c, KvOrderKind kind, uint32_t slo
   order.generation = generation;
   order.lane = kNone;
   order.first_block = order.block_count = order.page = 0;
-  order.kv_lease = order.transfer = 0;
+  order.kv_reads = order.transfer = 0;
   return order;
 }
 
@@ -60,7 +60,7 @@ HOSTLESS_FN bool post_exchange(Context<P>& c, KvOrderKind kind, uint32_t slot, u
   order.lane = r.lane;
   order.first_block = kind == KvOrderKind::load ? 0 : r.record.cached_tokens / kPageTokens;
   order.block_count = blocks;
-  order.kv_lease = r.record.kv_lease;
+  order.kv_reads = r.record.kv_reads;
   order.transfer = r.record.transfer;
   name_root(order, r.record);
   return true;

@@ -68,7 +68,7 @@ nb::dict step_layout() {
 nb::dict order_layout() {
   using S = KvOrder;
   return StructLayout(sizeof(S)) FIELD(S, kind) FIELD(S, slot) FIELD(S, generation) FIELD(S, lane) FIELD(S, first_block)
-      FIELD(S, block_count) FIELD(S, page) FIELD(S, kv_lease) FIELD(S, kv_root) FIELD(S, tokens) FIELD(S, transfer)
+      FIELD(S, block_count) FIELD(S, page) FIELD(S, kv_reads) FIELD(S, kv_root) FIELD(S, tokens) FIELD(S, transfer)
           .dict();
 }
 

@@ -46,12 +46,12 @@ static_assert(sizeof(StepHeader) == 128);
 // --- orders to the KV agent (host code beside the engine; never on the token path) ---
 
 enum class KvOrderKind : uint32_t {
-  load = 1,   // fill the lane's first block_count pages from kv_lease; answer in load_done[slot]
+  load = 1,   // fill the lane's first block_count pages, of which kv_reads are read here; answer in load_done[slot]
   store = 2,  // page holds block `first_block` of the slot, whose tokens are given; copy it out
   end = 3,    // the slot is finished or gone: forget its key chain
   // Between two engines, both under the name `transfer`:
   receive = 4,  // a prompt of block_count blocks is prefilled elsewhere, the first first_block of them are stored
-                // (read here, if there is a kv_lease); answer with the first token + 1 once all are in the buffer,
+                // (kv_reads of them read here); answer with the first token + 1 once all are in the buffer,
                 // or with 0. A load of the same slot then fills its pages from the buffer
   send = 5,  // the lane's first block_count pages hold the prompt, first_block of them from the store; tokens[0]
              // was sampled: hand them over; answer with block_count, or less
@@ -70,7 +70,7 @@ struct KvOrder {
   uint32_t block_count;
   uint32_t page;
   uint32_t reserved;
-  uint64_t kv_lease;
+  uint64_t kv_reads;
   uint8_t kv_root[16];
   uint32_t tokens[kPageTokens];
   uint64_t transfer;

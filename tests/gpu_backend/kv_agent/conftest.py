@@ -103,7 +103,7 @@ class Rig:
         self.prompts[slot, generation] = prompt
         blocks = len(prompt) // 64
         self.orders.tables[slot] = [self._page() for _ in range(blocks)]
-        self.orders.put(KvOrderKind.LOAD, slot, generation, lane=slot, block_count=blocks, kv_lease=12345)
+        self.orders.put(KvOrderKind.LOAD, slot, generation, lane=slot, block_count=blocks, kv_reads=blocks << 32)
 
     def end(self, slot: int, generation: int) -> None:
         self.orders.put(KvOrderKind.END, slot, generation)

@@ -6,6 +6,7 @@ The engines' output depends on all KV before it, and each step verifies the KV o
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from services.fabric import _ring
 from services.fabric.hosting import RegionHost
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import Finish, RingClient, RingGeometry, RingOwner, SlotState
-from services.fabric.ring.layout import RECORD
+from services.fabric.ring.layout import RECORD, kv_reads
 from services.fabric.transports import open_region
 from services.gpu_backend.engines.offline import Run, generate
 from services.gpu_backend.engines.synthetic import SyntheticEngine, SyntheticSettings
@@ -46,6 +47,11 @@ def alone(prompt: NDArray[np.uint32], count: int) -> list[int]:
     return generate(engine, [Run(prompt.tolist(), count)], CONTEXT)[0]
 
 
+def here(hit: int, by: str) -> int:
+    """Blocks of a hit that the prefill side reads."""
+    return {"prefill": hit, "decode": 0, "split": (hit + 1) // 2}[by]
+
+
 async def until(holds: Callable[[], bool], seconds: float = 20) -> None:
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110
@@ -53,14 +59,16 @@ async def until(holds: Callable[[], bool], seconds: float = 20) -> None:
 
 
 class Side:
-    """One engine's, at work between `run`'s beginning and end. `by_layers` False: the slow reference."""
+    """One engine's, at work between `run`'s beginning and end. `by_layers` False: the slow reference. A prefill step
+    takes step_s."""
 
     def __init__(
         self, folder: Path, name: str, store: StoreClient, settings: AgentSettings, regions: RegionHost,
         *, pages: int, resident: int = 0, by_layers: bool = True, peers: Any = None, step_tokens: int = 512,
+        step_s: float = 0.0,
     ) -> None:  # fmt: skip
-        engine_settings = SyntheticSettings(**{**vars_of(SETTINGS), "resident_layers": resident})
-        self.engine = SyntheticEngine(engine_settings)
+        model = replace(MODEL, prefill=PrefillCost(step_s=step_s))
+        self.engine = SyntheticEngine(replace(SETTINGS, model=model, resident_layers=resident))
         self.engine.allocate(pages, LANES, step_tokens)
         geometry = RingGeometry(64, 1 << 16, 1 << 16)
         self.region = MemoryRegion.create(f"ring.{name}", geometry.size_bytes, directory=folder)
@@ -79,13 +87,15 @@ class Side:
         self._next_slot = self._tokens_at = self._prompts_at = 0
 
     @contextlib.asynccontextmanager
-    async def run(self) -> AsyncIterator[None]:
-        self.scheduler.start()
+    async def run(self, settle: bool = True) -> AsyncIterator[None]:
         running = asyncio.create_task(self.agent.run())
+        await asyncio.sleep(0)  # it listens to steps
+        self.scheduler.start()
         try:
             yield
-            await until(lambda: self.agent.idle and self.idle)
-            self.scheduler.check()
+            if settle:
+                await until(lambda: self.agent.idle and self.idle)
+                self.scheduler.check()
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -165,7 +175,7 @@ class Straight:
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, int]:
+    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, range]:
         assert self.decode
         try:
             if self.gone:
@@ -190,23 +200,27 @@ class OneByOne:
         self._transfers = 0
 
     def start(self, prompt: NDArray[np.uint32], most: int, hit: int, by: str) -> tuple[Asked, Asked]:
-        """`hit` blocks are read `by` the prefill or the decode side."""
+        """`hit` blocks are read `by` the prefill or the decode side, or by both (split)."""
         self._transfers += 1
+        cut = here(hit, by)
         shared = {"transfer": self._transfers, "cached_tokens": 64 * hit}
         decode = self.decode.submit(
-            prompt, most, SlotState.KV_PENDING, flags=IGNORE, kv_lease=int(by == "decode" and hit > 0), **shared
+            prompt, most, SlotState.KV_PENDING, flags=IGNORE, kv_reads=kv_reads(cut, hit), **shared
         )
         prefill = self.prefill.submit(
             prompt, 1, SlotState.PREFILL_PENDING, flags=IGNORE | HAND_OVER,
-            kv_lease=int(by == "prefill" and hit > 0), **shared,
+            kv_reads=kv_reads(0, cut), **shared,
         )  # fmt: skip
         return prefill, decode
 
-    async def ask(self, prompt: NDArray[np.uint32], most: int, hit: int = 0, by: str = "prefill") -> list[int]:
+    async def ask(
+        self, prompt: NDArray[np.uint32], most: int, hit: int = 0, by: str = "prefill", cached: int | None = None
+    ) -> list[int]:
+        """The tokens; `cached` tokens of the prompt are not computed, by default all that were stored."""
         prefill, decode = self.start(prompt, most, hit, by)
         finishes = await prefill.ended(), await decode.ended()
         assert finishes == (Finish.HANDED_OVER, Finish.LENGTH)
-        assert prefill.cached() == 64 * hit
+        assert prefill.cached() == (64 * hit if cached is None else cached)
         assert decode.tokens()[0] == prefill.tokens()[0]
         return decode.tokens()
 
@@ -225,7 +239,8 @@ class OneByOne:
 @contextlib.asynccontextmanager
 async def one_by_one(
     address: str, folder: Path, transport: str = "shm", resident: int = 0, by_layers: bool = True,
-    prefill_pages: int = 64, step_tokens: int = 512, **changed: Any,
+    prefill_pages: int = 64, step_tokens: int = 512, step_s: float = 0.0, settle: bool = True,
+    **changed: Any,
 ) -> AsyncGenerator[OneByOne, None]:  # fmt: skip
     settings = AgentSettings(**{"busy_poll_s": 0.002, "idle_poll_s": 0.004, **changed})
     peers = Straight()
@@ -233,14 +248,10 @@ async def one_by_one(
         async with StoreClient(address) as store:
             prefill = Side(
                 folder, "prefill", store, settings, regions, pages=prefill_pages, resident=resident,
-                by_layers=by_layers, peers=cast(Peers, peers), step_tokens=step_tokens,
+                by_layers=by_layers, peers=cast(Peers, peers), step_tokens=step_tokens, step_s=step_s,
             )  # fmt: skip
             decode = Side(folder, "decode", store, settings, regions, pages=64)
             peers.decode = decode
-            async with decode.run(), prefill.run():
+            async with decode.run(settle), prefill.run(settle):
                 yield OneByOne(prefill, decode, peers, store)
             assert decode.agent.receiver.memory.free == decode.agent.receiver.memory.size
-
-
-def vars_of(settings: SyntheticSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}

@@ -14,7 +14,7 @@ from services.common.keys import block_keys, root_key
 from services.fabric import _ring
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import Finish, RingClient, RingGeometry, RingOwner, SlotState
-from services.fabric.ring.layout import RECORD
+from services.fabric.ring.layout import RECORD, kv_reads
 from services.fabric.transports import open_region
 from services.gpu_backend.engine import ModelGeometry, StepView
 from services.gpu_backend.kv_agent import AgentSettings, HostPages, KvAgent, RingPrompts
@@ -65,7 +65,7 @@ class Mesh:
     next_slot: int = 0
     tokens_at: int = 0
 
-    async def ask(self, prompt: np.ndarray, max_tokens: int, cached: int = 0, lease: int = 0) -> tuple[list[int], int]:
+    async def ask(self, prompt: np.ndarray, max_tokens: int, cached: int = 0) -> tuple[list[int], int]:
         """Runs a request to its end; returns its tokens and how many prompt tokens were loaded."""
         slot, self.next_slot = self.next_slot, self.next_slot + 1
         word = int(self.ring.read_words()[slot])
@@ -74,7 +74,7 @@ class Mesh:
         record["generation"], record["sequence"] = generation, self.ring.submitted + 1
         record["prompt_begin"], record["prompt_count"] = self.ring.share.prompt_begin, len(prompt)
         record["token_begin"], record["max_tokens"] = self.ring.share.token_begin + self.tokens_at, max_tokens
-        record["top_p"], record["cached_tokens"], record["kv_lease"] = 1.0, cached, lease
+        record["top_p"], record["cached_tokens"], record["kv_reads"] = 1.0, cached, kv_reads(0, cached // 64)
         record["flags"] = _ring.RecordFlags.IGNORE_EOS
         record["kv_root"][0] = np.frombuffer(ROOT, np.uint8)
         slots, one = np.array([slot], np.uint64), np.array([max_tokens], np.uint64)
@@ -149,7 +149,7 @@ async def test_the_second_request_computes_only_what_is_new(spawn: Any, tmp_path
         async with m.store.lease(block_keys(ROOT, turn), 30) as hit:
             assert hit.hit == blocks
             before = m.engine.computed
-            loaded, cached = await m.ask(turn, 5, cached=64 * hit.hit, lease=hit.lease_id)
+            loaded, cached = await m.ask(turn, 5, cached=64 * hit.hit)
             assert cached == 64 * blocks
             assert m.engine.computed - before == len(turn) - cached + 4
         assert (await m.ask(turn, 5))[0] == loaded
@@ -167,5 +167,5 @@ async def test_a_lease_on_other_blocks_loads_nothing(spawn: Any, tmp_path: Path,
             store.process.kill()
             await store.process.wait()
         third = generator.integers(0, VOCAB, 64 * 4 + 1)
-        assert (await m.ask(third, 3, cached=256, lease=77))[1] == 0
+        assert (await m.ask(third, 3, cached=256))[1] == 0
         assert (await m.ask(other, 3))[0] == expected

@@ -60,6 +60,8 @@ class Interleaving(RuleBasedStateMachine):
             window,
         )  # fmt: skip
         self.asked: deque[Any] = deque()  # loads to be answered
+        self.layers = self.world.memory.layer_counters(windowed=False)
+        self.open: list[tuple[Any, list[int]]] = []  # loads answered whose layers still come, and their pages
         self.known: set[tuple[int, int]] = set()  # requests that the agent has had an order of
         self.gone: list[Request] = []  # of ended leases
         self.errors = 0
@@ -124,8 +126,15 @@ class Interleaving(RuleBasedStateMachine):
     @rule(count=st.integers(1, 40))
     def steps(self, count: int) -> None:
         for _ in range(count):
-            self.world.land()
+            self.land()
             self.world.turn()
+
+    def land(self) -> None:
+        """The engine waits for the layers of those who fly."""
+        slots = self.world.flying[1].slots if self.world.flying else ()
+        for load in [load for load in self.open if int(load[0]["slot"]) in slots]:
+            self.end_layers(load, came=True)
+        self.world.land()
 
     @rule()
     def fail_a_step(self) -> None:
@@ -160,10 +169,40 @@ class Interleaving(RuleBasedStateMachine):
             return
         order = self.asked.popleft()
         blocks = max(0, int(order["block_count"]) - missing)
-        tokens = prompt_tokens(int(order["kv_lease"]) - 1, 512)
-        for i, page in enumerate(self.world.orders.pages_of(order)[:blocks].tolist()):
-            self.world.engine.kv[page] = tokens[i * PAGE_TOKENS : (i + 1) * PAGE_TOKENS]
+        self.fill(order, self.world.orders.pages_of(order)[:blocks].tolist())
         self.world.orders.answer_load(order, blocks)
+
+    @precondition(lambda self: self.world.settings.kv_orders)
+    @rule(missing=st.integers(0, 2))
+    def agent_answers_a_load_at_its_first_layer(self, missing: int) -> None:
+        if not self.asked:
+            return
+        order = self.asked.popleft()
+        blocks = max(0, int(order["block_count"]) - missing)
+        self.layers.open(int(order["lane"]))
+        self.open.append((order, self.world.orders.pages_of(order)[:blocks].tolist()))
+        self.world.orders.answer_load(order, blocks)
+
+    @rule(choice=st.integers(0, 63), came=st.booleans())
+    def agent_writes_the_last_layer(self, choice: int, came: bool) -> None:
+        if self.open:
+            self.end_layers(self.open[choice % len(self.open)], came)
+
+    def end_layers(self, load: tuple[Any, list[int]], came: bool) -> None:
+        """Writes to the pages whatever has become of the request; they must not be another's yet."""
+        self.open.remove(load)
+        order, pages = load
+        if came:
+            self.fill(order, pages)
+            self.layers.close(int(order["lane"]), 1)
+        else:
+            self.world.engine.kv[pages] = 0
+            self.layers.fail(int(order["lane"]))
+
+    def fill(self, order: Any, pages: list[int]) -> None:
+        tokens = prompt_tokens(int(order["kv_reads"]) - 1, 512)
+        for i, page in enumerate(pages):
+            self.world.engine.kv[page] = tokens[i * PAGE_TOKENS : (i + 1) * PAGE_TOKENS]
 
     # --- in the end ---
 
@@ -180,7 +219,8 @@ class Interleaving(RuleBasedStateMachine):
             if self.world.settings.kv_orders:
                 self.agent_takes_orders(4)
                 self.agent_answers_a_load(0)
-            self.world.land()
+                self.agent_writes_the_last_layer(0, came=True)
+            self.land()
             self.world.turn()
             self.world.collect()
             if self.settled:

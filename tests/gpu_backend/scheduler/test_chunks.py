@@ -34,7 +34,7 @@ def world(time: tuple[int, int, int], quota: int, **changes: Any) -> World:
 def answer_loads(w: World) -> None:
     for order in w.orders.take():
         if int(order["kind"]) == KvOrderKind.LOAD:
-            tokens = prompt_tokens(int(order["kv_lease"]) - 1, 512)
+            tokens = prompt_tokens(int(order["kv_reads"]) - 1, 512)
             for i, page in enumerate(w.orders.pages_of(order).tolist()):
                 w.engine.kv[page] = tokens[i * PAGE_TOKENS : (i + 1) * PAGE_TOKENS]
             w.orders.answer_load(order, int(order["block_count"]))

@@ -126,7 +126,7 @@ class World:
         record["token_begin"], record["max_tokens"] = slot * TOKEN_ROOM, most
         record["top_p"], record["seed"], record["temperature"] = 1, seed, 1
         record["stop_ids"][: len(stop_ids)], record["stop_count"] = stop_ids, len(stop_ids)
-        record["cached_tokens"], record["kv_lease"], record["kv_root"][0] = cached, seed + 1, 1
+        record["cached_tokens"], record["kv_reads"], record["kv_root"][0] = cached, seed + 1, 1
         for name, value in (spoil or {}).items():
             record[name] = value
         self.records[slot] = record

@@ -30,7 +30,7 @@ class FrontEnd:
         return cls(await engine.attach(name))
 
     def submit(
-        self, prompt: list[int], max_tokens: int, kv_root: bytes = bytes(16), cached: int = 0, kv_lease: int = 0
+        self, prompt: list[int], max_tokens: int, kv_root: bytes = bytes(16), cached: int = 0, kv_reads: int = 0
     ) -> int:
         """Returns the request's number. With `kv_root` its blocks are stored; `cached` tokens are to be loaded."""
         number, share = len(self._requests), self.ring.share
@@ -43,7 +43,7 @@ class FrontEnd:
         record["prompt_count"], record["max_tokens"], record["top_p"] = len(prompt), max_tokens, 1.0
         record["token_begin"] = self._token_begin(number)
         record["kv_root"][0] = np.frombuffer(kv_root, np.uint8)
-        record["cached_tokens"], record["kv_lease"] = cached, kv_lease
+        record["cached_tokens"], record["kv_reads"] = cached, kv_reads
         counts = np.array([len(prompt)], np.uint64)
         self.ring.write_prompts(record["prompt_begin"].astype(np.uint64), counts, np.array(prompt, np.uint32))
         self.ring.write_records(slots, record)

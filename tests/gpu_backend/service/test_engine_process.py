@@ -15,6 +15,7 @@ from services.common import rpc
 from services.common.keys import block_keys, root_key
 from services.fabric.errors import FabricError, StaleRegion
 from services.fabric.ring import EngineState, Finish, RingOwner, SlotState
+from services.fabric.ring.layout import kv_reads
 from services.fabric.transports import open_region
 from services.global_scheduler.client import SchedulerClient
 from services.gpu_backend.client import EngineBusy, EngineClient, EngineUnavailable, LeaseEnded
@@ -308,7 +309,7 @@ async def test_the_next_turn_loads_what_the_first_one_computed_even_from_another
         assert hit.hit == len(keys) == 6
         async with engine(tmp_path, *FAST, "--kvstore", store.address) as second:
             front_end = await FrontEnd.attach(client := EngineClient(second.address))
-            number = front_end.submit(turn, 10, kv_root=root, cached=64 * hit.hit, kv_lease=hit.lease_id)
+            number = front_end.submit(turn, 10, kv_root=root, cached=64 * hit.hit, kv_reads=kv_reads(0, hit.hit))
             assert await front_end.finished(number) is Finish.LENGTH
             assert front_end.cached(number) == 64 * len(keys)
             assert front_end.tokens(number) == expected(turn, 10)

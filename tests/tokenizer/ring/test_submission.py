@@ -8,6 +8,7 @@ import pytest
 from services.fabric import _ring
 from services.fabric.operations import Operation, TrafficClass, Write
 from services.fabric.ring import LeaseState, RecordFlags, RingClient, SlotState
+from services.fabric.ring.layout import kv_reads
 from services.fabric.shm import SharedMemoryRegion
 from services.tokenizer.arena import TooLarge
 from services.tokenizer.slots import SlotTracker
@@ -30,7 +31,7 @@ def test_a_burst_stands_in_the_ring_as_asked(rig: MakeRig, request_of: MakeReque
         stop_ids=(2, 5),
         flags=RecordFlags.IGNORE_EOS,
         cached_tokens=128,
-        kv_lease=77,
+        kv_reads=range(2, 5),
         kv_root=bytes(range(16)),
     )
     first, second = r.submitter.submit([request_of(3), asked], now_ns=123)
@@ -42,7 +43,11 @@ def test_a_burst_stands_in_the_ring_as_asked(rig: MakeRig, request_of: MakeReque
     assert record["top_p"] == np.float32(0.9)
     assert record["stop_ids"].tolist() == [2, 5, 0, 0, 0, 0, 0, 0]
     assert (record["stop_count"], record["flags"], record["cached_tokens"]) == (2, 1, 128)
-    assert (record["kv_lease"], record["kv_root"].tobytes(), record["submitted_ns"]) == (77, bytes(range(16)), 123)
+    assert (record["kv_reads"], record["kv_root"].tobytes(), record["submitted_ns"]) == (
+        kv_reads(2, 5),
+        bytes(range(16)),
+        123,
+    )
     prompt = r.scheduler._prompts[record["prompt_begin"] :][: record["prompt_count"]]
     assert np.array_equal(prompt, asked.prompt)
     assert r.scheduler._header["doorbells"].tolist() == [0, 2, 0, 0, 0, 0, 0, 0]

@@ -11,6 +11,7 @@ from hostless.v1 import kvstore_pb2, kvstore_pb2_grpc
 from services.common import rpc
 from services.common.keys import block_keys, root_key
 from services.fabric.ring import Finish
+from services.fabric.ring.layout import kv_reads
 from tests.tokenizer.service.rig import Rig, echo_script, make_rig, submit, until
 
 FAST: dict[str, Any] = {"ttl_ms": 600}
@@ -187,7 +188,7 @@ async def test_stored_blocks_are_found_told_and_released(tmp_path: Path) -> None
         (ids,) = rig.engine.script.prompts
         root = root_key("toy-layout", "t")
         assert store.asked == [b"".join(block_keys(root, ids[:191]))]  # the third block holds the last token
-        assert (record["cached_tokens"], record["kv_lease"], bytes(record["kv_root"])) == (128, 1, root)
+        assert (record["cached_tokens"], record["kv_reads"], bytes(record["kv_root"])) == (128, kv_reads(0, 2), root)
         assert rig.mesh.bursts[0][0].cached_tokens == 128
         assert last.usage.cached_tokens == 0  # the fake engine says that it loaded none
         await until(lambda: not store.leases)
@@ -206,7 +207,7 @@ async def test_a_store_that_is_away_is_a_miss(tmp_path: Path) -> None:
         text, _ = await rig.collect(submit("hello" * 70, max_tokens=1))
         assert text == "hello"
         (record,) = rig.engine.script.records
-        assert (record["cached_tokens"], record["kv_lease"]) == (0, 0)
+        assert (record["cached_tokens"], record["kv_reads"]) == (0, 0)
         assert rig.tokenizer.kv.failures == 1
         store.away.set()
 
