@@ -100,20 +100,28 @@ class Against:
         self.size = len(self.blocks) * length
 
     def measure(self, name: str) -> dict[str, Any]:
+        """A ratio is the median of the rounds' own: a disk that others use is another from minute to minute. Who
+        begins changes from round to round."""
+        writes = [
+            ("write fio", lambda: self.fio_write(synced=False)),
+            ("write", self.write),
+            ("write fio synced", lambda: self.fio_write(synced=True)),
+        ]
+        reads = [("read fio", self.fio_read), ("read", self.read)]
         rows: dict[str, list[tuple[float, float]]] = {}
-        for _ in range(self.repeats):
-            for what, step in (
-                ("write fio", lambda: self.fio_write(synced=False)),
-                ("write fio synced", lambda: self.fio_write(synced=True)),
-                ("write", self.write),
-                ("read fio", self.fio_read),
-                ("read", self.read),
-            ):
-                rows.setdefault(what, []).append(step())
+        for number in range(self.repeats):
+            for steps in (writes, reads):
+                for what, step in steps if number % 2 else reversed(steps):
+                    rows.setdefault(what, []).append(step())
             shutil.rmtree(self.folder / "store")
-        table = {what: summary(row) for what, row in rows.items()}
+        table: dict[str, Any] = {what: summary(row) for what, row in rows.items()}
         for verb, base in (("read", "read fio"), ("write", "write fio"), ("write", "write fio synced")):
-            table[f"{verb} / {base}"] = round(table[verb]["gb_s"] / table[base]["gb_s"], 2)
+            ratios = [ours / its for (ours, _), (its, _) in zip(rows[verb], rows[base], strict=True)]
+            table[f"{verb} / {base}"] = {
+                "median": round(statistics.median(ratios), 2),
+                "least": round(min(ratios), 2),
+                "most": round(max(ratios), 2),
+            }
         show(name, self.depth, table)
         return {"depth": self.depth, **table}
 
@@ -194,12 +202,8 @@ def summary(row: Sequence[tuple[float, float]]) -> dict[str, Any]:
 def show(name: str, depth: int, table: dict[str, Any]) -> None:
     print(f"{name} blocks, depth {depth}: median GB/s (least to most), CPU seconds a GB")
     for what, row in table.items():
-        if isinstance(row, dict):
-            print(
-                f"  {what:<24}{row['gb_s']:6.2f} ({row['least']:.2f} to {row['most']:.2f})  {row['cpu_s_per_gb']:.3f}"
-            )
-        else:
-            print(f"  {what:<24}{row:6.2f}")
+        figure, cpu = row.get("gb_s", row.get("median")), row.get("cpu_s_per_gb", "")
+        print(f"  {what:<24}{figure:6.2f} ({row['least']:.2f} to {row['most']:.2f})  {cpu}")
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:

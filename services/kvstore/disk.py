@@ -101,10 +101,12 @@ class Disk:
         """Of the capacity, what the block takes."""
         return self.engine.footprint(block.length)
 
-    def fits(self, block: Block) -> bool:
-        """Whether there can ever be room for it."""
+    def misfit(self, block: Block) -> str:
+        """Why there can never be room for it; empty when there can."""
         most = int(self.limits.capacity * self.limits.root_share)
-        return block.length <= self.engine.largest_block and self.size(block) <= most
+        if block.length > self.engine.largest_block:
+            return f"the engine takes blocks of {self.engine.largest_block} at most"
+        return f"it takes {self.size(block)} of the {most} that it may" if self.size(block) > most else ""
 
     async def store(self, writes: Sequence[Write]) -> list[str]:
         """Makes room, writes, and only then makes blocks visible. One word a block: empty, or why not.

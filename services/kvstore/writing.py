@@ -97,8 +97,9 @@ class Writer:
             return "exists"
         if self.tickets.writing(block.key):
             return "writing"
-        if not self._disk.fits(block) or block.length > self._slab.size:
-            return f"too large: {block.length} bytes"
+        small = f"the write buffer has {self._slab.size}" if block.length > self._slab.size else ""
+        if misfit := self._disk.misfit(block) or small:
+            return f"too large: {block.length} bytes; {misfit}"
         if not index.may_follow(block.parent, block.position) and not self.tickets.writing(block.parent):
             return "no parent"
         return ""

@@ -14,6 +14,7 @@ from services.cli.errors import CliError
 from services.cli.kv.store import parse_size, size
 from services.cli.main import app
 from services.common import rpc
+from services.kvstore.client import StoreClient
 from services.kvstore.engines.files.engine import FileEngine
 from services.kvstore.service import NAME
 from services.kvstore.settings import StoreSettings
@@ -105,8 +106,23 @@ def test_drain_and_resume(store: Served) -> None:
     hostless(store, *BENCH)
 
 
+def test_gc_of_more_than_there_is_evicts_nothing(store: Served) -> None:
+    hostless(store, *BENCH)
+    for asked in ("1TiB", "101%"):
+        with pytest.raises(CliError, match="more than"):
+            hostless(store, "kv", "gc", asked)
+    assert "0 evicted" in hostless(store, "kv", "stat")
+
+
 def test_gc_says_when_it_cannot(store: Served) -> None:
-    hostless(store, "kv", "gc", "1TiB", code=1)
+    hostless(store, *BENCH)
+
+    async def keep_one() -> int:
+        async with StoreClient(store.address) as client:
+            return await client.keep([block.key async for block in client.blocks() if block.position == 0])
+
+    assert asyncio.run(keep_one()) == 1
+    hostless(store, "kv", "gc", "100%", code=1)
 
 
 def test_bench_does_not_evict_others_unless_told(store: Served) -> None:
@@ -132,7 +148,7 @@ def test_sizes() -> None:
         7,
     ]
     assert [size(count) for count in (0, 1023, 1536, 3 << 40)] == ["0 B", "1023 B", "1.5 KiB", "3.0 TiB"]
-    for text in ("", "big", "5x"):
+    for text in ("", "big", "5x", "-1", "1e999", "nan"):
         with pytest.raises(CliError, match="no size"):
             parse_size(text)
 

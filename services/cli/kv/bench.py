@@ -70,12 +70,13 @@ def _table(load: KvLoad, figures: KvFigures) -> Table:
     lookups = figures.lookup_s
     table.add_row(f"lookup of {load.lookup_keys} keys", f"{len(lookups) / sum(lookups):,.0f}/s", *_times(lookups))
     for name, rate in (("write", figures.write), ("read", figures.read), ("read of one layer", figures.layer_read)):
-        table.add_row(name, _gigabytes(rate), *_times(rate.latencies_s))
+        table.add_row(name, _speed(rate), *_times(rate.latencies_s))
     return table
 
 
-def _gigabytes(rate: Rate) -> str:
-    return f"{rate.bytes / rate.seconds / 1e9:.2f} GB/s"
+def _speed(rate: Rate) -> str:
+    speed = rate.bytes / rate.seconds
+    return f"{speed / 1e9:.2f} GB/s" if speed >= 1e8 else f"{speed / 1e6:.2f} MB/s"
 
 
 def _times(seconds: list[float]) -> list[str]:

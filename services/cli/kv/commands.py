@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from services.cli.console import terminal
+from services.cli.errors import CliError
 from services.cli.kv import tables
 from services.cli.kv.store import Address, ask, parse_size, size
 from services.kvstore.client import StoreClient, StoredBlock, StoreStats
@@ -121,12 +122,15 @@ def gc(
     Exit code 1: not so much may go now.
     """
 
+    number = free.strip()
+    percent = number.endswith("%")
+    asked = parse_size(number.removesuffix("%"))
+
     async def collect(client: StoreClient) -> tuple[int, int, int]:
         capacity = (await client.stats()).capacity_bytes
-        if free.strip().endswith("%"):
-            wanted = int(capacity * parse_size(free.strip().rstrip("%")) / 100)
-        else:
-            wanted = parse_size(free)
+        wanted = capacity * asked // 100 if percent else asked
+        if wanted > capacity:
+            raise CliError(f"{free} is more than the {size(capacity)} that the store has", "100% empties it")
         reply = await client.collect(wanted)
         return reply.blocks, reply.free_bytes, wanted
 

@@ -55,6 +55,9 @@ def parse_size(text: str) -> int:
     digits = text.strip().rstrip("iIbB ")
     unit = digits[-1:].lower() if digits[-1:].isalpha() else ""
     try:
-        return int(float(digits.removesuffix(digits[-1:]) if unit else digits) * units[unit])
-    except (KeyError, ValueError):
+        count = int(float(digits.removesuffix(digits[-1:]) if unit else digits) * units[unit])
+        if count < 0:
+            raise ValueError
+        return count
+    except (KeyError, ValueError, OverflowError):
         raise CliError(f"{text!r} is no size", "For example: 4096, 512k, 200MiB, 1.5g", exit_code=2) from None
