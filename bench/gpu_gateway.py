@@ -115,12 +115,11 @@ class Mesh:
         self._up = subprocess.Popen(command, cwd=ROOT, env=env, stdout=self._log, stderr=self._log)
         try:
             self._wait(begin + _START_S)
+            self.ready_s = round(time.monotonic() - begin, 1)
+            self.pids = self._services(begin + _START_S)
         except BaseException:
             self.stop()
             raise
-        self.ready_s = round(time.monotonic() - begin, 1)
-        (found,) = Path(self._run.name).glob("*/mesh.json")
-        self.pids = {each["name"]: int(each["pid"]) for each in json.loads(found.read_text())["services"]}
         self.engine_pids = [self.pids["gpu_backend"]]
         for name, pid in self.pids.items():
             pin(pid, place.engine if name == "gpu_backend" else place.front)
@@ -134,6 +133,14 @@ class Mesh:
                 urllib.request.urlopen(self.url + "/ready", timeout=5)
                 return
             time.sleep(0.2)
+
+    def _services(self, give_up: float) -> dict[str, int]:
+        """Process ids by name, as soon as `up` has written them down."""
+        while not (found := list(Path(self._run.name).glob("*/mesh.json"))):
+            if time.monotonic() > give_up:
+                raise RuntimeError("the mesh is ready, but does not say of which processes it is made")
+            time.sleep(0.05)
+        return {each["name"]: int(each["pid"]) for each in json.loads(found[0].read_text())["services"]}
 
     def stop(self) -> None:
         if self._up.poll() is None:
