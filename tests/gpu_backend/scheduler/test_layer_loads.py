@@ -14,8 +14,8 @@ HANDS_OVER = {"transfer": 7, "flags": int(RecordFlags.HAND_OVER | RecordFlags.NO
 
 
 class Early:
-    """A request of 150 tokens whose two stored blocks are said to be there before they are; its step flies, or, `behind`
-    another one's, waits."""
+    """A request of 150 tokens whose two stored blocks are said to be there before they are; its step flies, or waits
+    `behind` another one's."""
 
     def __init__(self, behind: bool = False) -> None:
         self.w = World(SchedulerSettings(lanes=4, step_tokens=256, pages=8, kv_orders=True))
