@@ -35,6 +35,7 @@ from services.global_scheduler.simulator.hardware import load_hardware
 from services.global_scheduler.simulator.importing import read_requests
 from services.global_scheduler.simulator.shapes import load_model
 from services.global_scheduler.simulator.systems import DUALPATH, LAYERWISE, ORACLE, ROUND_ROBIN, SPLIT, System
+from services.gpu_backend.kv_agent.settings import AgentSettings
 
 SYSTEMS = {"basic": LAYERWISE, "dualpath": DUALPATH, "split": SPLIT, "round-robin": ROUND_ROBIN, "oracle": ORACLE}
 """As the simulator knows them. Without any I/O the store and the links are as fast as this machine."""
@@ -140,6 +141,7 @@ def _mesh(options: argparse.Namespace, node: SmallNode, cluster: Cluster) -> Liv
         step_tokens=node.step_tokens,
         alpha_tokens=DUALPATH.parameters.alpha_tokens // options.tokens,
         beta_tokens=DUALPATH.parameters.beta_tokens // options.tokens,
+        reads_in_flight=AgentSettings().load_workers,
     )
 
 

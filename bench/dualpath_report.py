@@ -76,10 +76,13 @@ def show(cluster: str, system: str, row: Mapping[str, Any]) -> None:
 
 
 def svg(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """JCT of each run, live and simulated."""
-    labels = list(runs)
-    series = {
-        "live": [runs[label]["jct_s"] for label in labels],
-        "simulated": [runs[label]["fidelity"]["JCT"]["predicted"] for label in labels],
-    }
+    """JCT by cluster, a bar a system, live and simulated; nothing where a system was not run."""
+    clusters = list(dict.fromkeys(name.split()[0] for name in runs))
+    systems = list(dict.fromkeys(name.split()[1] for name in runs))
+    labels = [f"{cluster} {kind}" for cluster in clusters for kind in ("live", "simulated")]
+    series: dict[str, list[float]] = {system: [] for system in systems}
+    for cluster in clusters:
+        for system in systems:
+            jct = runs.get(f"{cluster} {system}", {}).get("fidelity", {}).get("JCT", {})
+            series[system] += [jct.get("measured", 0.0), jct.get("predicted", 0.0)]
     return bars("Time to finish, s", labels, series)

@@ -40,6 +40,7 @@ class LiveMesh:
     step_tokens: int  # most of a prefill step
     alpha_tokens: int
     beta_tokens: int
+    reads_in_flight: int  # of a node; more wait
     engines_per_node: int = 1
 
     @property
@@ -56,6 +57,7 @@ class LiveMesh:
         config.engines_per_node, config.prefill_group, config.decode_group = self.engines_per_node, 1, 1
         config.storage_read = config.storage_write = self.storage_bytes_per_s
         config.compute_nic, config.dram = self.compute_bytes_per_s, MEMORY_BYTES_PER_S
+        config.reads_in_flight = self.reads_in_flight
         config.layers, config.kv_bytes = self.layers, self.kv_bytes
         config.prefill_kv_tokens = self.prefill_pages * BLOCK_TOKENS
         config.decode_kv_tokens = self.decode_pages * BLOCK_TOKENS

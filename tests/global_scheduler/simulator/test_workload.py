@@ -94,7 +94,7 @@ def test_an_agents_lines_are_its_turns_in_their_order(tmp_path: Path) -> None:
 def test_a_live_mesh_is_predicted_by_its_own_numbers(tmp_path: Path) -> None:
     """One agent alone, whose times can be told by hand."""
     cost = {"step_s": 0.01, "engine_token_s": 0.001, "pair_s": 1e-12}
-    mesh = LiveMesh("m", 1, 1, 1e6, 1e9, 4, 1_000.0, 100, 100, cost, {"step_s": 0.02}, 512, 1 << 20, 1 << 20)
+    mesh = LiveMesh("m", 1, 1, 1e6, 1e9, 4, 1_000.0, 100, 100, cost, {"step_s": 0.02}, 512, 1 << 20, 1 << 20, 2)
     mesh.write(tmp_path / "mesh.json")
     log = tmp_path / "requests.jsonl"
     turns = [(0, 1_000, 960, 0.0, 2.0), (0, 1_100, 1_024, 2.0, 4.0)]
