@@ -3,7 +3,9 @@
 python -m bench.fabric_tcp [--megabytes 256] [--rounds 9] [--json FILE]
 
 Two processes and the loopback interface. Of each row, the two sides take turns; a figure is the median over the rounds,
-a ratio the median of the rounds' ratios. Plain sockets move pieces of 256 KiB, from and to memory that stays in cache.
+a ratio the median of the rounds' ratios. Words and records go by the calls of a ring's client; a plain socket sends as
+many bytes in one piece and gets as many back. Plain sockets move pieces of 256 KiB, from and to memory that stays in
+cache.
 """
 
 import argparse
@@ -23,7 +25,7 @@ import numpy as np
 
 from bench.fabric_peer import PIECE
 from hostless.v1.fabric_pb2 import RegionDescriptor
-from services.fabric.operations import CompareSwap, Read, TrafficClass, Write
+from services.fabric.operations import Read, TrafficClass, Write
 from services.fabric.region import MemoryRegion
 from services.fabric.remote_region import RemoteRegion
 from services.fabric.tcp.region import TcpRegion
@@ -102,14 +104,17 @@ def over_tcp(region: RemoteRegion, plain: Plain, size: int, rounds: int) -> list
             name = f"tcp, {kind} of 64 MiB, {traffic.name}"
             ours = repeat(operation, traffic)
             rows.append(compare(name, "GB/s", size / 1e9, rounds, ours, lambda theirs=theirs: theirs(size)))
-    word = bytearray(8)
-    for name, batch, bytes_each in (
-        ("tcp, read of a word", (Read(0, word),), 8),
-        ("tcp, swap of a word", (CompareSwap(0, 0, 0),), 8),
-        ("tcp, 32 KiB of slot words", (Read(0, bytearray(32 << 10)),), 32 << 10),
-        ("tcp, 64 records of 128 bytes", tuple(Write(128 * i, bytes(128)) for i in range(64)), 8192),
-    ):
-        ours = lambda batch=batch: [region.post(batch) for _ in range(CALLS)]  # noqa: E731
+    word, words = bytearray(8), bytearray(32 << 10)
+    offsets, lengths = np.arange(0, 8192, 128, dtype=np.uint64), np.full(64, 128, np.uint64)
+    records = np.zeros(8192, np.uint8)
+    calls: tuple[tuple[str, Callable[[], object], int], ...] = (
+        ("tcp, read of a word", lambda: region.read_into(0, word), 8),
+        ("tcp, swap of a word", lambda: region.cas(0, 0, 0), 8),
+        ("tcp, 32 KiB of slot words", lambda: region.read_into(0, words), 32 << 10),
+        ("tcp, 64 records of 128 bytes", lambda: region.scatter(offsets, lengths, records), 8192),
+    )
+    for name, call, bytes_each in calls:
+        ours = lambda call=call: [call() for _ in range(CALLS)]  # noqa: E731
         theirs = lambda size=bytes_each: plain.ping(size, CALLS)  # noqa: E731
         rows.append(compare(name, "calls/s", CALLS, rounds, ours, theirs))
     return rows

@@ -23,7 +23,8 @@ class TrafficClass(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Copies `into`'s length of bytes from `offset`. Every aligned 8-byte word arrives untorn."""
+    """Copies `into`'s length of bytes from `offset`. Every aligned 8-byte word of up to 64 KiB arrives untorn; of more,
+    those that are not being written."""
 
     offset: int
     into: Bytes

@@ -53,6 +53,8 @@ class Served {
   static constexpr size_t kIn = 64 << 10, kOut = 256 << 10;
   static constexpr size_t kDirect = 16 << 10;   // writes of more go from the socket straight to the region
   static constexpr size_t kAhead = 4 << 10;     // and with them come so many bytes of what follows: the next head
+  // Reads of more go from the region straight to the socket: the kernel copies them, and promises no whole words.
+  static constexpr size_t kWhole = 64 << 10;
   static constexpr size_t kTurn = 1 << 20;      // bytes of a connection before others have their turn
 
   Served(int fd, Regions& regions) : fd_(fd), regions_(regions), in_(kIn), out_(kOut) {}
@@ -73,6 +75,8 @@ class Served {
     while (true) {
       const Step step = run();
       if (step == Step::broken) return After::end;
+      if (step == Step::full) return After::wait_out;
+      if (step == Step::paused) return After::again;
       if (step == Step::wants_room || !in_batch_ || (step == Step::dry && answered_)) {
         answered_ = false;
         if (!flush()) return After::end;
@@ -87,7 +91,7 @@ class Served {
   }
 
  private:
-  enum class Step { wants_input, wants_room, dry, broken };
+  enum class Step { wants_input, wants_room, dry, full, paused, broken };
 
   size_t held() const { return in_end_ - in_begin_; }
 
@@ -190,7 +194,11 @@ class Served {
       uint8_t* at = region->data + operation.offset;
       switch (static_cast<Kind>(operation.kind)) {
         case Kind::read:
-          if (!read(at, operation.first)) return Step::wants_room;
+          if (operation.first > kWhole) {
+            if (const auto blocked = send_region(at, operation.first)) return blocked;
+          } else if (!read(at, operation.first)) {
+            return Step::wants_room;
+          }
           break;
         case Kind::write:
           if (const auto blocked = write(at, operation.first)) return blocked;
@@ -221,6 +229,24 @@ class Served {
       out_end_ += piece, done_ += piece, moved_ += piece;
     }
     return true;
+  }
+
+  // What waits to go out, and behind it bytes of the region, without a copy between.
+  std::optional<Step> send_region(uint8_t* at, uint64_t length) {
+    while (done_ < length) {
+      if (moved_ >= kTurn) return Step::paused;
+      const size_t before = out_end_ - out_begin_;
+      iovec from[] = {{out_.data() + out_begin_, before}, {at + done_, std::min<uint64_t>(length - done_, kTurn)}};
+      msghdr message{};
+      message.msg_iov = from;
+      message.msg_iovlen = 2;
+      const ssize_t sent = ::sendmsg(fd_, &message, MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) return errno == EAGAIN ? Step::full : Step::broken;
+      const size_t first = std::min(before, static_cast<size_t>(sent)), rest = static_cast<size_t>(sent) - first;
+      out_begin_ += first, done_ += rest, moved_ += rest;
+    }
+    return std::nullopt;
   }
 
   std::optional<Step> write(uint8_t* at, uint64_t length) {
