@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 COLOURS = ("#1f6fb4", "#d95f0e")
-NAMES = {"device": "Hostless, scheduler on the GPU", "peer": "vLLM 0.24"}
+NAMES = {
+    "peer": "vLLM 0.24",
+    "device": "Hostless, scheduler on the GPU",
+    "mixed1024": "the same, --mixed-tokens 1024",
+    "mixed256": "the same, --mixed-tokens 256",
+    "host-overlap": "Hostless, host-driven, overlapped",
+}
+PICTURED = ("device", "peer")
 WIDTH, LEFT, ROW, TOP = 760, 130, 46, 60
 
 
@@ -53,17 +60,17 @@ def clients(found: dict[str, Any]) -> str:
     for load in dict.fromkeys(load for system in found.values() for load in system):
         for name, system in found.items():
             row = system.get(load)
-            if not isinstance(row, dict) or "ttft_ms" not in row:
+            if name not in NAMES or not isinstance(row, dict) or "ttft_ms" not in row:
                 continue
             if "rate" not in row:
                 ttft, tpot = row["ttft_ms"], row["tpot_ms"]
                 spread = (f"{ttft['p50']:.1f} / {ttft['max']:.1f}", f"{tpot['p50']:.2f} / {tpot['max']:.2f}")
-                rows.append((load, NAMES.get(name, name), "", *spread, "", ""))
+                rows.append((load, NAMES[name], "", *spread, f"{row['mj_per_out_token']:,.0f}", ""))
                 continue
             cpu = row["cpu_us_a_token"]
             engine, everything = cpu.get("gpu_backend"), sum(cpu.values())
             rows.append(
-                (load, NAMES.get(name, name), f"{row['req_s']:.2f}",
+                (load, NAMES[name], f"{row['req_s']:.2f}",
                  f"{row['ttft_ms']['p50']:.1f} / {row['ttft_ms']['p99']:.0f}",
                  f"{row['tpot_ms']['mean']:.2f} / {row['tpot_ms']['p99']:.2f}", f"{row['mj_per_out_token']:.0f}",
                  f"{everything:.0f}" if engine is None else f"{engine:.0f} + {everything - engine:.0f}")
@@ -83,7 +90,7 @@ def clients(found: dict[str, Any]) -> str:
 def picture(found: dict[str, Any]) -> str:
     """Mean TPOT at 8 requests a second, a pair of bars a grade; the line is the p99."""
     loads = [load for load in found["device"] if load.startswith("8 req/s")]
-    rows = {load: {name: found[name][load]["tpot_ms"] for name in NAMES if "tpot_ms" in found[name].get(load, {})}
+    rows = {load: {name: found[name][load]["tpot_ms"] for name in PICTURED if "tpot_ms" in found[name].get(load, {})}
             for load in loads}  # fmt: skip
     most = max(tpot["p99"] for row in rows.values() for tpot in row.values())
     scale = (WIDTH - LEFT - 80) / most
@@ -93,13 +100,13 @@ def picture(found: dict[str, Any]) -> str:
         '<text x="16" y="22" font-size="15">Time between tokens at clients, ms: mean (bar) and p99 (line); '
         "8 requests/s, Llama-3 8B, one H200</text>",
     ]
-    for at, (name, colour) in enumerate(zip(NAMES, COLOURS, strict=True)):
+    for at, (name, colour) in enumerate(zip(PICTURED, COLOURS, strict=True)):
         parts.append(f'<text x="{LEFT + 260 * at}" y="44" fill="{colour}">{NAMES[name]}</text>')
     for number, (load, row) in enumerate(rows.items()):
         y = TOP + ROW * number
         parts.append(f'<text x="{LEFT - 10}" y="{y + 24}" text-anchor="end">{load.partition(", ")[2]}</text>')
         for at, (name, tpot) in enumerate(row.items()):
-            colour, high, end = COLOURS[list(NAMES).index(name)], y + 4 + 18 * at, LEFT + scale * tpot["p99"]
+            colour, high, end = COLOURS[PICTURED.index(name)], y + 4 + 18 * at, LEFT + scale * tpot["p99"]
             parts.append(
                 f'<rect x="{LEFT}" y="{high}" width="{scale * tpot["mean"]:.1f}" height="15" fill="{colour}"/>'
             )
