@@ -20,6 +20,7 @@ from services.gpu_backend.kv_agent.prompts import Prompts
 from services.gpu_backend.kv_agent.receiver import Receiver
 from services.gpu_backend.kv_agent.sender import ByLayers, Sender
 from services.gpu_backend.kv_agent.settings import AgentSettings
+from services.gpu_backend.kv_agent.shared import Shared
 from services.gpu_backend.kv_agent.storer import Storer
 from services.gpu_backend.layers import LayerCounters, Pass
 from services.gpu_backend.scheduler.orders import KvOrderKind
@@ -59,19 +60,17 @@ class KvAgent:
         self._orders, self._prompts, self._settings = orders, prompts, settings
         self._idle_poll_s = settings.idle_poll_s
         health = StoreHealth(settings.retry_s)
+        shared = Shared(orders, pages, client, health, self.counters, settings, name, regions, layers)
         self._chains = Chains(pages.block_bytes)
         self._in_order = InOrder(orders.release)
         self._peers, self._layer_counters = peers, layer_counters
         by_layers = None
         if layer_counters and isinstance(pages, LayerPages):
             by_layers = ByLayers(pages, layer_counters, self.counters, settings)
-        self._sender = Sender(orders, pages, layers, peers, self.counters, settings, by_layers) if peers else None
-        self._loader = Loader(
-            orders, pages, client, health, self.counters, settings, f"kv.{name}", regions, layers, self._sender
-        )
+        self._sender = Sender(shared, peers, by_layers) if peers else None
+        self._loader = Loader(shared, self._sender)
         self._whole_pages = not (layer_counters and layer_counters.windowed)
-        self._storer = Storer(pages, client, health, self.counters, settings)
-        self.receiver = Receiver(orders, pages, client, health, self.counters, settings, f"kv.{name}.receive", regions)
+        self._storer, self.receiver = Storer(shared), Receiver(shared)
         self._wanted = asyncio.Event()  # an order is awaited
 
     @property

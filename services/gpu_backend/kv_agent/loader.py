@@ -17,17 +17,12 @@ from numpy.typing import NDArray
 from services.common import telemetry
 from services.common.keys import BLOCK_TOKENS
 from services.fabric.errors import FabricError
-from services.fabric.hosting import RegionHost
-from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.handover import TransferFailed
-from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.links import KvLink
 from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
-from services.gpu_backend.kv_agent.orders import Orders
-from services.gpu_backend.kv_agent.pages import Pages
-from services.gpu_backend.kv_agent.settings import AgentSettings
+from services.gpu_backend.kv_agent.shared import Shared
 from services.gpu_backend.kv_agent.sources import LoadedHere, LoadedThere, Source
-from services.kvstore.client import StoreClient, StoreUnavailable
+from services.kvstore.client import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -80,27 +75,14 @@ class Loader:
     """`run` it as a task. Every load that was submitted is answered by its deadline, whatever happens to the
     store or to this task. No page is touched after its answer, but by layers, as the lane's counter tells.
 
-    layers  of the model
     others  the way to the decode side, for requests that are handed over
     """
 
-    def __init__(
-        self,
-        orders: Orders,
-        kv_pages: Pages,
-        client: StoreClient,
-        health: StoreHealth,
-        counters: AgentCounters,
-        settings: AgentSettings,
-        name: str,
-        regions: RegionHost,
-        layers: int = 1,
-        others: Others | None = None,
-    ) -> None:
-        self._layers, self._others = layers, others
-        self._orders, self._kv_pages, self._client = orders, kv_pages, client
-        self._health, self._counters, self._settings = health, counters, settings
-        self._name, self._regions = name, regions
+    def __init__(self, shared: Shared, others: Others | None = None) -> None:
+        self._layers, self._others = shared.layers, others
+        self._orders, self._kv_pages, self._client = shared.orders, shared.kv_pages, shared.client
+        self._health, self._counters, self._settings = shared.health, shared.counters, shared.settings
+        self._name, self._regions = f"kv.{shared.name}", shared.regions
         self._open: dict[tuple[int, int], Load] = {}
         self._queue: asyncio.Queue[Load] = asyncio.Queue(WAITING)
 

@@ -10,17 +10,12 @@ import numpy as np
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.common.keys import BLOCK_TOKENS
-from services.fabric.hosting import RegionHost
 from services.fabric.region import MemoryRegion
 from services.fabric.rights import Rights
 from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, LargerThanAll, Share
-from services.gpu_backend.kv_agent.counters import AgentCounters
-from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.links import KvLink
-from services.gpu_backend.kv_agent.orders import Orders
-from services.gpu_backend.kv_agent.pages import Pages
-from services.gpu_backend.kv_agent.settings import AgentSettings
-from services.kvstore.client import StoreClient, StoreUnavailable
+from services.gpu_backend.kv_agent.shared import Shared
+from services.kvstore.client import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -70,21 +65,11 @@ class Receiver:
     ended, never another prompt's bytes.
     """
 
-    def __init__(
-        self,
-        orders: Orders,
-        kv_pages: Pages,
-        client: StoreClient,
-        health: StoreHealth,
-        counters: AgentCounters,
-        settings: AgentSettings,
-        name: str,
-        regions: RegionHost,
-    ) -> None:
-        self._orders, self._kv_pages, self._client = orders, kv_pages, client
-        self._health, self._counters, self._settings = health, counters, settings
-        self._name, self._regions = name, regions
-        self.memory = BufferMemory(settings.receive_buffer_bytes)
+    def __init__(self, shared: Shared) -> None:
+        self._orders, self._kv_pages, self._client = shared.orders, shared.kv_pages, shared.client
+        self._health, self._counters, self._settings = shared.health, shared.counters, shared.settings
+        self._name, self._regions = f"kv.{shared.name}.receive", shared.regions
+        self.memory = BufferMemory(self._settings.receive_buffer_bytes)
         self._by_name: dict[int, Inbound] = {}
         self._by_request: dict[tuple[int, int], Inbound] = {}
         self._news = asyncio.Event()  # set, and replaced, when a prompt is expected

@@ -20,10 +20,10 @@ from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.handover import Handover, PassLost, TransferFailed
 from services.gpu_backend.kv_agent.layer_loads import LayerLoads
 from services.gpu_backend.kv_agent.links import KvLink
-from services.gpu_backend.kv_agent.orders import Orders
-from services.gpu_backend.kv_agent.pages import LayerPages, Pages
+from services.gpu_backend.kv_agent.pages import LayerPages
 from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
 from services.gpu_backend.kv_agent.settings import AgentSettings
+from services.gpu_backend.kv_agent.shared import Shared
 from services.gpu_backend.kv_agent.sources import LoadedThere, Source
 from services.gpu_backend.layers import LayerCounters, Pass
 from services.gpu_backend.scheduler.orders import KvOrderKind
@@ -63,19 +63,11 @@ class Sender:
     A request that waits for the other side keeps no other one waiting; bytes are moved for `send_workers` at once.
     """
 
-    def __init__(
-        self,
-        orders: Orders,
-        kv_pages: Pages,
-        layers: int,
-        decode_side: DecodeSide,
-        counters: AgentCounters,
-        settings: AgentSettings,
-        by_layers: ByLayers | None = None,
-    ) -> None:
-        self._orders, self._kv_pages, self._layers, self._decode_side = orders, kv_pages, layers, decode_side
-        self._counters, self._settings, self._by_layers = counters, settings, by_layers
-        self._moving = asyncio.Semaphore(settings.send_workers)
+    def __init__(self, shared: Shared, decode_side: DecodeSide, by_layers: ByLayers | None = None) -> None:
+        self._orders, self._kv_pages, self._layers = shared.orders, shared.kv_pages, shared.layers
+        self._counters, self._settings = shared.counters, shared.settings
+        self._decode_side, self._by_layers = decode_side, by_layers
+        self._moving = asyncio.Semaphore(self._settings.send_workers)
         self._arrivals: asyncio.Queue[Handover] = asyncio.Queue()  # bounded by the engine's lanes, as all here
         self._handovers: dict[tuple[int, int], Handover] = {}
         self._unanswered: dict[tuple[int, int], np.void] = {}

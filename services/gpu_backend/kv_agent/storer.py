@@ -8,12 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from services.gpu_backend.kv_agent.chains import Chain
-from services.gpu_backend.kv_agent.counters import AgentCounters
-from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.links import KvLink
-from services.gpu_backend.kv_agent.pages import Pages
-from services.gpu_backend.kv_agent.settings import AgentSettings
-from services.kvstore.client import Block, StoreClient, StoreUnavailable, WriteBatch
+from services.gpu_backend.kv_agent.shared import Shared
+from services.kvstore.client import Block, StoreUnavailable, WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +37,9 @@ class Storer:
     """`run` it as a task. A page is held for `store_patience_s` at most; a block that can't be stored breaks
     its chain, because its children could never be found."""
 
-    def __init__(
-        self,
-        kv_pages: Pages,
-        client: StoreClient,
-        health: StoreHealth,
-        counters: AgentCounters,
-        settings: AgentSettings,
-    ) -> None:
-        self._kv_pages, self._client = kv_pages, client
-        self._health, self._counters, self._settings = health, counters, settings
+    def __init__(self, shared: Shared) -> None:
+        self._kv_pages, self._client = shared.kv_pages, shared.client
+        self._health, self._counters, self._settings = shared.health, shared.counters, shared.settings
         self._offers: deque[Offer] = deque()
         self._work = asyncio.Event()
         self._batches = 0

@@ -18,6 +18,7 @@ from services.gpu_backend.kv_agent.handover import TransferFailed
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.receiver import Receiver, UnknownTransfer
 from services.gpu_backend.kv_agent.sender import Sender
+from services.gpu_backend.kv_agent.shared import Shared
 from services.gpu_backend.scheduler.orders import KvOrderKind
 from services.kvstore.client import Hit, Readout, StoreClient
 from tests.gpu_backend.kv_agent.conftest import FakeOrders
@@ -34,6 +35,10 @@ class End:
         self.pages = np.zeros((PAGES, BLOCK_BYTES), np.uint8)
         self.orders, self.counters = FakeOrders(self.pages), AgentCounters()
 
+    def shared(self, store: StoreClient, settings: AgentSettings) -> Shared:
+        pages, health = HostPages(self.pages), StoreHealth(1.0)
+        return Shared(self.orders, pages, store, health, self.counters, settings, "test", SHARED_MEMORY, LAYERS)
+
     def order(self, kind: KvOrderKind, slot: int, generation: int, pages: list[int], **fields: Any) -> np.void:
         self.orders.tables[slot] = pages
         self.orders.put(kind, slot, generation, lane=slot, block_count=len(pages), **fields)
@@ -47,13 +52,8 @@ class Pair:
     def __init__(self, store: Any = NO_STORE, **changed: Any) -> None:
         settings = AgentSettings(**{"peer_wait_s": 0.2, "receive_buffer_bytes": 8 * BLOCK_BYTES, **changed})
         self.prefill, self.decode = End(), End()
-        self.receiver = Receiver(
-            self.decode.orders, HostPages(self.decode.pages), store, StoreHealth(1.0), self.decode.counters,
-            settings, "test", SHARED_MEMORY,
-        )  # fmt: skip
-        self.sender = Sender(
-            self.prefill.orders, HostPages(self.prefill.pages), LAYERS, self, self.prefill.counters, settings
-        )
+        self.receiver = Receiver(self.decode.shared(store, settings))
+        self.sender = Sender(self.prefill.shared(store, settings), self)
         self.opened = asyncio.Event()
         self.go_on = asyncio.Event()
         self.go_on.set()
