@@ -71,7 +71,7 @@ def prepare(settings: BackendSettings, engine_id: str, stop: threading.Event) ->
             kit.allocate(core, max_context)
         except UNFIT as error:
             raise SettingError(f"engine {settings.engine}: {error}") from None
-        _tell(kit.geometry, pages)
+        _tell(settings, kit.geometry, pages)
         regions = open_host(settings.transport, settings.fabric_address)
         stack.callback(regions.close)
         ring = _create_ring(regions, settings, engine_id, kit.geometry, pages, max_context)
@@ -117,14 +117,15 @@ def _pages(settings: BackendSettings, kit: EngineKit) -> int:
         raise SettingError(f"kv-pages: {error}") from None
 
 
-def _tell(geometry: ModelGeometry, pages: int) -> None:
+def _tell(settings: BackendSettings, geometry: ModelGeometry, pages: int) -> None:
+    page_bytes = (settings.kv_layers_resident or geometry.layers) * geometry.layer_bytes
     log.info(
         "KV memory",
         extra={
             "pages": pages,
             "tokens": pages * PAGE_TOKENS,
-            "page_bytes": geometry.block_bytes,
-            "total_mib": round(pages * geometry.block_bytes / 2**20, 1),
+            "page_bytes": page_bytes,
+            "total_mib": round(pages * page_bytes / 2**20, 1),
         },
     )
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from services.common.settings import SettingError
 from services.fabric.errors import StaleRegion
 from services.fabric.ring import Finish, SlotState
 from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
 from services.gpu_backend.kv_agent.sources import LoadedHere, LoadedThere
 from services.gpu_backend.layers import Pass
+from services.gpu_backend.settings import BackendSettings
 from tests.fabric.conformance.benches import BENCHES, Bench
 from tests.gpu_backend.kv_agent.one_by_one import (
     IGNORE,
@@ -295,6 +297,16 @@ async def test_many_at_once(spawn: Any, tmp_path: Path) -> None:
             if i not in (2, 5):
                 assert finishes == (Finish.HANDED_OVER, Finish.LENGTH)
                 assert decode.tokens() == alone(prompts[i], NEW)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"role": "unified"}, {"engine": "cuda"}, {"kv_copies": "loopback", "transport": "tcp"}], ids=str
+)
+def test_settings_of_a_window_that_make_no_sense(wrong: dict[str, str]) -> None:
+    fields: dict[str, Any] = {"role": "prefill", "kvstore": "h:1", "kv_layers_resident": 2}
+    assert BackendSettings(**fields).kv_layers_resident == 2
+    with pytest.raises(SettingError, match="kv-layers-resident: takes role prefill"):
+        BackendSettings(**(fields | wrong))
 
 
 class Computed:
