@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.gpu_resident import MIXES
+
 COLOURS = ("#1f6fb4", "#d95f0e")
 NAMES = {
     "peer": "vLLM 0.24",
@@ -45,7 +47,7 @@ def steps(found: dict[str, Any], forms: Sequence[str]) -> str:
 
 
 def makespans(found: dict[str, Any], forms: Sequence[str]) -> str:
-    mixes = [name for name in found[forms[0]]["alone"] if "->" in name]
+    mixes = [f"{count} x {length} -> {most}" for count, length, most in MIXES]
     rows = []
     for form in forms:
         for grade in grades_of(found[form]):
