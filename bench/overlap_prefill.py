@@ -88,7 +88,7 @@ async def run(served: Served, wanted: dict[str, Any]) -> None:
     async with StoreClient(NO_STORE) as store:
         agent = KvAgent(
             served.scheduler.orders, RingPrompts(served.ring), served.kv_pages, store,
-            AgentSettings(idle_poll_s=HAND_OVER_POLL_S, load_deadline_s=PATIENCE_S), served.region_name,
+            AgentSettings(idle_poll_s=HAND_OVER_POLL_S, layers_s=PATIENCE_S), served.region_name,
             served.regions, served.geometry.layers, cast(Peers, Buffer(wanted["descriptor"], wanted["hit"])),
             served.scheduler.layers if wanted["layers"] else None,
         )  # fmt: skip

@@ -53,7 +53,7 @@ class ByLayers:
     ) -> None:
         self.kv_pages, self.counters = kv_pages, layers
         self.windowed, self.resident = layers.windowed, kv_pages.resident
-        self.loads = LayerLoads(kv_pages, layers, counters, settings.load_deadline_s)
+        self.loads = LayerLoads(kv_pages, layers, counters, settings.layers_s)
 
 
 class Sender:
@@ -150,7 +150,7 @@ class Sender:
             answer()
             await handover.hit_taken.wait()
             return
-        async with asyncio.timeout(self._settings.load_deadline_s):
+        async with asyncio.timeout(self._settings.layers_s):
             await self._by_layers.loads.bring(handover.lane, pages, sources, _at_once, lambda layer: answer())
 
     async def there(self, order: np.void) -> LoadedThere:

@@ -9,6 +9,8 @@ class AgentSettings:
 
     load_deadline_s: float = 3.0
     """From a load's order to its answer, at most; what is not there by then is computed."""
+    layers_s: float = 3.0
+    """From the beginning of a hit's way into pages by layers to its last layer; a step may wait for that."""
     read_timeout_s: float = 1.5
     """Of one read of a batch, and of a lookup. When it is missed the store counts as away."""
     load_buffer_bytes: int = 64 << 20

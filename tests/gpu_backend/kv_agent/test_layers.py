@@ -168,7 +168,7 @@ async def test_a_layer_that_never_comes_is_given_up_in_time(
     spawn: Any, tmp_path: Path, by: str, resident: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await spawn()
-    async with one_by_one(store.address, tmp_path, resident=resident, load_deadline_s=0.3) as o:
+    async with one_by_one(store.address, tmp_path, resident=resident, layers_s=0.3) as o:
         tokens = prompt(200, 3)
         await o.stored(tokens, 3)
         Fetches(monkeypatch, by).before = lambda layer: until(lambda: layer != 2, 60)
