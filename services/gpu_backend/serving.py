@@ -60,7 +60,7 @@ def prepare(settings: BackendSettings, engine_id: str, stop: threading.Event) ->
             lanes=settings.batch,
             step_tokens=settings.most_step_tokens,
             prefill_chunk=settings.prefill_chunk,
-            mixed_tokens=settings.mixed_tokens,
+            mixed_tokens=settings.most_mixed_tokens,
             attention_time=settings.attention_seconds,
             attention_quota_s=settings.attention_quota_ms / 1e3,
             pages=pages,

@@ -15,6 +15,7 @@ SCHEDULER_KINDS = ("host", "host-overlap", "device")
 WEIGHTS = ("files", "random")
 DEFAULT_LANES = {"torch": 16, "cuda": 64, "synthetic": 256}
 DEFAULT_STEP_TOKENS = {"torch": 512, "cuda": 2048, "synthetic": 512}
+DEFAULT_MIXED_TOKENS = {"torch": 0, "cuda": 1024, "synthetic": 0}
 DEFAULT_DTYPES = {"torch": "float32", "cuda": "bfloat16", "synthetic": "float32"}
 LEAST_PATIENCE_S = 5.0
 """The host looks after its scheduler about once a second."""
@@ -63,8 +64,9 @@ class BackendSettings:
     )
     prefill_chunk: int = setting(0, "most prompt tokens of a step, so that decodes wait less; 0: as step-tokens")
     mixed_tokens: int = setting(
-        0, "most tokens of a step in which prompts and running decodes share, at least lanes; 0: they take turns (B6)"
-    )
+        -1, "most tokens of a step in which prompts and running decodes share, at least lanes; 0: they take turns "
+        "(B6); -1: 1024 for cuda where step-tokens and lanes allow, else 0"
+    )  # fmt: skip
     attention_quota_ms: float = setting(
         0.0, "what the attention of a step's prompts may take, by attention-time; the prompt that overflows it is cut "
         "where it fits (D13); 0: no bound"
@@ -127,7 +129,7 @@ class BackendSettings:
         require_addresses(self, "address", "scheduler", or_empty=("advertise", "metrics_address", "kvstore"))
         require_least(self, 0, "threads", "max_context", "lanes", "step_tokens", "prefill_chunk", "kv_pages", "gpu")
         require_least(self, 0, "lease_grace_ms", "step_limit_s", "device_deadline_s", "host_patience_s")
-        require_least(self, 0, "mixed_tokens", "attention_quota_ms")
+        require_least(self, 0, "attention_quota_ms")
         require_least(self, 1, "slots", "prompt_words", "token_words")
         require_above(self, 0, "lease_ttl_ms", "report_ms", "idle_report_ms", "drain_s", "patience_s")
         require_above(self, 0, "load_deadline_s")
@@ -149,9 +151,9 @@ class BackendSettings:
         self._check_gpu()
 
     def _check_steps(self) -> None:
-        require(not self.mixed_tokens or self.batch <= self.mixed_tokens <= self.most_step_tokens,
-                f"mixed-tokens: {self.mixed_tokens} is neither 0 nor between lanes, {self.batch}, and step-tokens, "
-                f"{self.most_step_tokens}")  # fmt: skip
+        require(self.mixed_tokens in (-1, 0) or self.batch <= self.mixed_tokens <= self.most_step_tokens,
+                f"mixed-tokens: {self.mixed_tokens} is neither -1, 0, nor between lanes, {self.batch}, and "
+                f"step-tokens, {self.most_step_tokens}")  # fmt: skip
         times = self.attention_seconds
         require(all(seconds >= 0 for seconds in times), f"attention-time: {self.attention_time} is no time")
         require(not self.attention_quota_ms or any(times),
@@ -184,6 +186,14 @@ class BackendSettings:
     def most_step_tokens(self) -> int:
         """Tokens of the largest step, with the default filled in."""
         return self.step_tokens or max(DEFAULT_STEP_TOKENS[self.engine], self.batch)
+
+    @property
+    def most_mixed_tokens(self) -> int:
+        """`mixed_tokens`, with the default filled in."""
+        if self.mixed_tokens >= 0:
+            return self.mixed_tokens
+        usual = min(DEFAULT_MIXED_TOKENS[self.engine], self.most_step_tokens)
+        return usual if usual >= self.batch else 0
 
     @property
     def attention_seconds(self) -> tuple[float, float, float]:

@@ -45,7 +45,7 @@ def test_what_an_engine_gets_unless_told_otherwise(flags: dict[str, Any], expect
         ({"host_patience_s": 0.5}, "host-patience-s: 0.5 is below 5"),
         ({"engine": "cuda", "scheduler_kind": "host-overlap", "kvstore": "h:1"}, "kvstore: none with .* host-overlap"),
         ({"lanes": 64, "step_tokens": 32}, "step-tokens: 32 is less than lanes, 64"),
-        ({"mixed_tokens": 8}, "mixed-tokens: 8 is neither 0 nor between lanes, 16, and step-tokens, 512"),
+        ({"mixed_tokens": 8}, "mixed-tokens: 8 is neither -1, 0, nor between lanes, 16, and step-tokens, 512"),
         ({"mixed_tokens": 513}, "mixed-tokens: 513 is neither"),
         ({"attention_time": "1,2"}, "attention-time: .* are not three numbers"),
         ({"attention_time": "1,-2,3"}, "attention-time: .* is no time"),
@@ -56,6 +56,23 @@ def test_what_an_engine_gets_unless_told_otherwise(flags: dict[str, Any], expect
 def test_what_contradicts_itself_is_named(flags: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         settings(**flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "tokens"),
+    [
+        ({}, 0),
+        ({"engine": "synthetic"}, 0),
+        ({"engine": "cuda"}, 1024),
+        ({"engine": "cuda", "mixed_tokens": 0}, 0),
+        ({"engine": "cuda", "mixed_tokens": 256}, 256),
+        ({"engine": "cuda", "step_tokens": 512}, 512),
+        ({"engine": "cuda", "lanes": 1500}, 0),
+        ({"mixed_tokens": 100}, 100),
+    ],
+)
+def test_steps_are_mixed_on_a_gpu_where_they_hold_all_lanes(flags: dict[str, Any], tokens: int) -> None:
+    assert settings(**flags).most_mixed_tokens == tokens
 
 
 def test_the_time_of_attention_is_three_numbers() -> None:

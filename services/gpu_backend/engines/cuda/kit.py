@@ -52,7 +52,7 @@ def load_graph_kit(settings: BackendSettings, progress: Progress) -> EngineKit:
         # A multiprocessor is left alone only where a scheduler lives on it.
         own = CudaSettings(
             spare_processors=1 if settings.scheduling == "device" else 0,
-            singles="beside" if settings.mixed_tokens else "tiles",
+            singles="beside" if settings.most_mixed_tokens else "tiles",
         )
         engine = CudaGraphEngine(loaded.model, loaded.identity, own)
     except EngineError as error:
