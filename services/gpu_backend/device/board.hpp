@@ -10,7 +10,7 @@ namespace hostless {
 constexpr uint32_t kTeam = 256, kBlock = kTeam + 32;
 constexpr uint32_t kTeamBarrier = 1;
 // In ns.
-constexpr uint64_t kLongestRest = 200'000, kLongestFlight = 1'000'000, kLongestHurry = 50'000, kGrace = 1'000'000'000;
+constexpr uint64_t kLongestRest = 200'000, kLongestHurry = 50'000, kGrace = 1'000'000'000;
 constexpr uint32_t kLaunchAttempts = 16;
 
 template <class T>

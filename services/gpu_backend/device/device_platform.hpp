@@ -121,14 +121,13 @@ struct DevicePlatform {
 
   __device__ void hurry(uint32_t does) { tell(board.hurries, does); }
 
-  // Until something has happened: the step landed, a watched word changed, or it is time to look round. That takes
-  // some microseconds, which a doorbell may have to wait for: seldom, while a step flies.
+  // Until something has happened: the step landed, a watched word changed, or it is time to look round.
   __device__ void rest(Turn turn) {
     if (turn == Turn::progress) return;
     if (thread() == 0) {
       const bool flying = turn == Turn::flying;
       hurry(0);
-      const uint64_t until = device_ns() + (flying ? kLongestFlight : kLongestRest);
+      const uint64_t until = device_ns() + kLongestRest;
       for (;;) {
         if (flying && load_relaxed(&step.done_step) == launched) {
           hurry(1);

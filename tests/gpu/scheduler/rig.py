@@ -20,12 +20,13 @@ from services.fabric.ring import RingGeometry, RingOwner
 from services.fabric.ring.layout import header_field_offset
 from services.gpu_backend._device import Ending
 from services.gpu_backend.device import build, driver
-from services.gpu_backend.device.device_scheduler import DeviceScheduler, SchedulerLost
+from services.gpu_backend.device.device_scheduler import DeviceScheduler
 from services.gpu_backend.device.driver import Arguments, Device, Graph, Module
 from services.gpu_backend.device.ring_memory import DeviceRing, HostRing
 from services.gpu_backend.device.settings import DeviceSettings
 from services.gpu_backend.engine import ModelGeometry, StepKind
 from services.gpu_backend.engines.cuda.contract import StepMemory
+from services.gpu_backend.scheduler.interface import SchedulerLost
 from services.gpu_backend.scheduler.settings import SchedulerSettings, graph_sizes
 from tests.gpu.scheduler.reference import VOCABULARY
 from tests.gpu.scheduler.ring_relay import RingRelay
