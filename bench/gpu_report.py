@@ -16,12 +16,12 @@ from bench.gpu_resident import MIXES
 COLOURS = ("#1f6fb4", "#d95f0e")
 NAMES = {
     "peer": "vLLM 0.24",
-    "device": "Hostless, scheduler on the GPU",
-    "mixed1024": "the same, --mixed-tokens 1024",
-    "mixed256": "the same, --mixed-tokens 256",
-    "host-overlap": "Hostless, host-driven, overlapped",
+    "turns": "Hostless, prefill and decode in turns",
+    "device": "Hostless, mixed steps of up to 1,024 tokens (default)",
+    "mixed256": "Hostless, mixed steps of up to 256",
+    "host-overlap": "Hostless, host-driven, overlapped, in turns",
 }
-PICTURED = ("device", "peer")
+PICTURED = ("turns", "peer")
 WIDTH, LEFT, ROW, TOP = 760, 130, 46, 60
 
 
@@ -91,7 +91,7 @@ def clients(found: dict[str, Any]) -> str:
 
 def picture(found: dict[str, Any]) -> str:
     """Mean TPOT at 8 requests a second, a pair of bars a grade; the line is the p99."""
-    loads = [load for load in found["device"] if load.startswith("8 req/s")]
+    loads = [load for load in found[PICTURED[0]] if load.startswith("8 req/s")]
     rows = {load: {name: found[name][load]["tpot_ms"] for name in PICTURED if "tpot_ms" in found[name].get(load, {})}
             for load in loads}  # fmt: skip
     most = max(tpot["p99"] for row in rows.values() for tpot in row.values())
