@@ -19,6 +19,7 @@ from tests.mesh.tiny_model import NAME
 
 REQUEST_S = 115.0
 LEAVES = 0.1  # of the requests
+PAUSE_S = 0.5  # after an error
 WEIGHTS = {"prefill": 3, "decode": 3, "kvstore": 3, "tokenizer": 3, "global_scheduler": 1, "gateway": 1}
 
 
@@ -63,9 +64,9 @@ class Executioner:
 
     async def _kill(self, name: str) -> None:
         self._tally.kills[name] += 1
-        await self._mesh.kill(name)
         if name == "gateway":
             self._gateway_killed_at = time.monotonic()
+        await self._mesh.kill(name)
         await asyncio.sleep(self._chance.uniform(0, 2))
         await self._mesh.restart(name)
 
@@ -109,7 +110,7 @@ class Agent:
             answer = asked.result()
         except aiohttp.ClientConnectorError:
             tally.ends["no gateway"] += 1
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(PAUSE_S)
             return False
         except (aiohttp.ClientError, TimeoutError) as error:
             if self._killer.gateway_killed_since(begun):
@@ -129,6 +130,7 @@ class Agent:
             assert answer.error is not None
             tally.ends["error"] += 1
             tally.errors[kind_of(answer.error)] += 1
+            await asyncio.sleep(PAUSE_S)
         return False
 
 

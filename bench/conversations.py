@@ -2,7 +2,7 @@
 
 Each turn's prompt is all that was said before and something new, and turns end at and beside the borders of blocks of
 64 tokens: half of the conversations place the end of the prompt there, half the end of what the answer leaves in the
-store. Every fourth group of them shares its first block. A single engine without a store answers first, from nothing
+store. Every fourth group of them shares its first block. A unified engine without a store answers first, from nothing
 each time. Then each mesh of prefill and decode engines gets the same prompts, turn by turn, many conversations at once;
 prefill side, decode side and both sides read in turn. A turn is right if its text is. Hits that are as long as they
 should be say that the tokens' ids are, too: stored blocks are found by them.
@@ -32,7 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.agent_turns import Conversation, Tokens, blocks_of, conversations
 from bench.machine import machine
 from services.cli.mesh.plan import MeshOptions
-from services.common.keys import BLOCK_TOKENS
+from services.common.keys import BLOCK_TOKENS, block_keys, root_key
 from services.common.paths import models_dir
 from services.global_scheduler.client import SchedulerClient
 from services.kvstore.client import StoreClient
@@ -43,6 +43,11 @@ MESHES = ("1P1D", "2P1D", "1P2D", "2P2D")
 PATHS = ("unified", "prefill", "decode", "split")
 AT_ONCE = 24
 STORED_S = 60.0
+PATIENCE = {
+    "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60",
+    "HOSTLESS_TOKENIZER_KV_LOOKUP_S": "5",
+    "HOSTLESS_GPU_BACKEND_LOAD_DEADLINE_S": "20",
+}
 
 Done = Callable[[], None]
 """Is told of each turn."""
@@ -109,9 +114,7 @@ class Replay:
         for at in range(max(len(talk.turns) for talk in self._talks)):
             wave = [talk for talk in self._talks if at < len(talk.turns)]
             await at_once(partial(self._turn, at), wave)
-            for talk in wave:
-                self._stored |= self._leaves(talk, at)
-            await self._until_stored()
+            await self._look_at_store(wave, at)
 
     async def _turn(self, at: int, talk: Conversation) -> None:
         prompt, turn = talk.prompts[at], talk.turns[at]
@@ -128,30 +131,40 @@ class Replay:
         outcome.hits[hit] += 1
         outcome.whole_hits += hit >= len(blocks_of(prompt, len(prompt) - 1) & self._stored)
 
-    @staticmethod
-    def _leaves(talk: Conversation, at: int) -> set[Tokens]:
-        """The blocks that the turn has left in the store. Text that is cut otherwise than it was made hides the
-        answer's ids."""
-        prompt, spoken = talk.prompts[at], talk.spoken[at]
-        known = len(spoken) == len(prompt) + talk.turns[at].new_tokens
-        return blocks_of(spoken, len(spoken) - 1) if known else blocks_of(prompt, len(prompt))
-
-    async def _until_stored(self) -> None:
-        async with StoreClient(self._client.mesh.plans["kvstore"].address) as store:
+    async def _look_at_store(self, talks: Sequence[Conversation], at: int) -> None:
+        """Waits until the prompts' blocks are stored, and sees how much of the answers is: their ids are known by
+        text alone, which may be cut otherwise than it was made."""
+        plans = self._client.mesh.plans
+        async with SchedulerClient(plans["global_scheduler"].address) as scheduler:
+            root = root_key((await scheduler.status()).engines[0].info.kv_layout, "")
+        missing = list(talks)
+        async with StoreClient(plans["kvstore"].address) as store:
 
             async def stored() -> bool:
-                return (await store.stats()).blocks >= len(self._stored)
+                while missing:
+                    spoken, blocks = missing[-1].spoken[at], len(missing[-1].prompts[at]) // BLOCK_TOKENS
+                    hit = (await store.lookup(block_keys(root, spoken))).hit
+                    if hit < blocks:
+                        return False
+                    self._stored |= blocks_of(spoken, hit * BLOCK_TOKENS)
+                    missing.pop()
+                return True
 
-            await self._client.until(f"{len(self._stored)} blocks are stored", stored, STORED_S)
+            await self._client.until(f"the blocks of turn {at} are stored", stored, STORED_S)
 
 
 @asynccontextmanager
 async def running(folder: Path, options: MeshOptions, **environ: str) -> AsyncIterator[Client]:
-    """A mesh with a store of its own, which is gone afterwards. An engine may be slow to start where much else runs."""
-    environ = {"HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60", **environ}
+    """A mesh with a store of its own, which is gone afterwards. It is patient: much else may run on the machine."""
+    environ = {**PATIENCE, **environ}
     with tempfile.TemporaryDirectory(dir=folder) as own:
         async with mesh(Path(own), options, **environ) as started, client(started) as c:
             yield c
+
+
+def unified(model: str) -> MeshOptions:
+    """Two alike, so that all cores work; each has a core, as those of the other meshes."""
+    return MeshOptions(model=model, engines=2, threads=1, kvstore=False)
 
 
 def apart(name: str, model: str) -> MeshOptions:
@@ -163,7 +176,7 @@ async def compare(
     folder: Path, model: str, talks: Sequence[Conversation], text: ModelText, meshes: Sequence[str], done: Done
 ) -> list[Outcome]:
     """The unified engine's answers, then each mesh's beside them."""
-    async with running(folder, MeshOptions(model=model, kvstore=False)) as c:
+    async with running(folder, unified(model)) as c:
         await answer_all(c, model, talks, text, done)
     outcomes = []
     for name in meshes:

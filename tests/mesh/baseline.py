@@ -5,6 +5,7 @@ import re
 from services.kvstore.client import StoreClient, StoreStats
 from tests.mesh.harness import Client
 
+BASELINE_S = 60.0
 LINKS = re.compile(r'^hostless:engine_kv_link_bytes_total\{.*link="(\w+)"\} (\S+)$', re.M)
 
 
@@ -37,17 +38,27 @@ async def stats(c: Client) -> StoreStats:
         return await store.stats()
 
 
+async def held(c: Client) -> dict[str, float]:
+    """What is not free, by its name; empty at baseline."""
+    found = {f"{state} slots": count for state, count in (await c.busy_slots()).items()}
+    for engine in engines(c):
+        for name in ("kv_cache_usage_perc", "kv_receive_buffer_bytes", "loading", "expecting"):
+            found[f"{engine} {name}"] = await value(c, engine, name)
+    store = await stats(c)
+    found |= {"store's leases": store.leases, "store's tickets": store.tickets}
+    return {name: count for name, count in found.items() if count}
+
+
 async def at_baseline(c: Client) -> None:
     """Slots, pages, buffers and leases are all free again."""
-    await c.until_idle(30)
+    left: dict[str, float] = {}
 
     async def free() -> bool:
-        for engine in engines(c):
-            if await value(c, engine, "kv_cache_usage_perc") or await value(c, engine, "kv_receive_buffer_bytes"):
-                return False
-            if await value(c, engine, "loading") or await value(c, engine, "expecting"):
-                return False
-        held = await stats(c)
-        return not (held.leases or held.tickets)
+        nonlocal left
+        left = await held(c)
+        return not left
 
-    await c.until("pages, buffers and leases are free", free, 30)
+    try:
+        await c.until("all is free", free, BASELINE_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; held: {left}") from None

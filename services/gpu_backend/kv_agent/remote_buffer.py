@@ -59,8 +59,13 @@ class RemoteBuffer:
     def _lengths(self, at: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return np.full(len(at), self._layer_bytes, np.uint64)
 
+    def _ended(self, moving: asyncio.Future[None]) -> None:
+        self._moving.discard(moving)
+        if not moving.cancelled():
+            moving.exception()  # what nobody waits for any more may fail
+
     async def _move(self, work: Callable[[], None]) -> None:
         moving = asyncio.ensure_future(asyncio.to_thread(work))
         self._moving.add(moving)
-        moving.add_done_callback(self._moving.discard)
+        moving.add_done_callback(self._ended)
         await asyncio.shield(moving)
