@@ -1,6 +1,6 @@
 """Steps in which prompts and decodes share, on one GPU: the same tokens, what a step takes, and what clients get of it.
 
-    python -m bench.gpu_mixed OUT.json [--parts correct times load] [--mixed 0 256 512 2048] [--singles tiles splits]
+    python -m bench.gpu_mixed OUT.json [--parts correct times load] [--mixed 0 256 512 2048] [--singles tiles beside]
 
 correct: greedy tokens of a small random float32 model by the scheduler on the GPU, and by the overlapped host-driven
 loop, against HuggingFace's on the same device; prompts come while others decode, pages run out, chunks are small.
@@ -172,7 +172,7 @@ def main() -> None:
         "--parts", nargs="+", choices=("correct", "times", "load"), default=["correct", "times", "load"]
     )
     parser.add_argument("--mixed", nargs="+", type=int, default=[0, 256, 512, 2048])
-    parser.add_argument("--singles", nargs="+", choices=SINGLES, default=list(SINGLES), help="of `load`, the first")
+    parser.add_argument("--singles", nargs="+", choices=SINGLES, default=list(SINGLES), help="`load` takes the first")
     parser.add_argument("--rates", nargs="+", type=float, default=[8.0, 16.0])
     parser.add_argument("--count", type=int, default=96, help="requests of a rate")
     given = parser.parse_args()

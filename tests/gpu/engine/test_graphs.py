@@ -25,7 +25,7 @@ LANES, STEP_TOKENS, PAGES, CONTEXT = 32, 512, 400, 4096
 VARIANTS = {
     "cublas": CudaSettings(skinny_rows=0, overlap_launches=False, singles="tiles"),
     "skinny": CudaSettings(skinny_rows=8, overlap_launches=False, singles="beside"),
-    "overlapped": CudaSettings(skinny_rows=8, overlap_launches=True, singles="splits"),
+    "overlapped": CudaSettings(skinny_rows=8, overlap_launches=True, singles="beside"),
 }
 Rows = list[tuple[int, int, list[int], int]]
 

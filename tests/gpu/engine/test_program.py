@@ -25,7 +25,7 @@ SHAPES = {
 
 @pytest.mark.slow  # the interpreter takes some 20 s a shape
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("mixed", [None, "tiles", "splits"])
+@pytest.mark.parametrize("mixed", [None, "tiles", "beside"])
 def test_tokens_equal_those_of_the_cpu_engine(shape: str, mixed: Singles | None) -> None:
     config = small_config(layers=2, intermediate=192, head_dim=32, vocab=500, **SHAPES[shape])
     model = random_model(config, torch.float32, "cpu")

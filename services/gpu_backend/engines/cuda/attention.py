@@ -54,7 +54,7 @@ class PagedAttention:
         self.programs = programs
         self._overlap: dict[str, Any] = {"OVERLAP": overlap, "launch_pdl": overlap}
         self._singles = singles
-        self._beside = torch.cuda.Stream(pool.device) if singles == "beside" else None
+        self._beside = torch.cuda.Stream(pool.device) if singles == "beside" and pool.is_cuda else None
         # exp2 is cheaper than exp: log2(e) goes into the scale
         self._scale = math.log2(math.e) / math.sqrt(config.head_dim)
         shared = triton.next_power_of_2(config.heads // config.kv_heads)
@@ -75,7 +75,7 @@ class PagedAttention:
         most = min(len(step.sequences), rows)
         if self._singles == "tiles":
             self._attend_prompts(layer, rows, step)
-        elif self._beside is None:
+        elif self._beside is None:  # on a CPU, in Triton's interpreter
             self._attend_singles(layer, most, rows, step, BEHIND=True, OVERLAP=False)
             self._attend_prompts(layer, rows, step)
         else:

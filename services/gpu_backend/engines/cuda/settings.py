@@ -5,9 +5,9 @@ from typing import Literal
 
 from services.gpu_backend.engine import EngineError
 
-Singles = Literal["tiles", "splits", "beside"]
+Singles = Literal["tiles", "beside"]
 """Which kernels attend for the sequences of one token at the end of a prefill step, decodes as a rule: `tiles`, those
-of the prompts; `splits`, those of decode steps, before the prompts'; `beside`, at the same time."""
+of the prompts; `beside`, those of decode steps, at the same time."""
 
 
 def decode_sizes(lanes: int) -> tuple[int, ...]:
