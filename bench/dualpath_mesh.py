@@ -52,7 +52,7 @@ def plans(
     """In the order of starting. `folder` has the engines' model file, model.json."""
     scheduler, kvstore = f"{management_address(CONTROL)}:{PORT}", f"{management_address(STORE)}:{PORT}"
     store = ("--path", str(folder / "store"), "--read-threads", "16", *_fabric(STORE))
-    policy = ("--policy", scheduling.policy, *(("--split-reads",) if scheduling.split_reads else ()))
+    policy = ("--policy", scheduling.policy, "--split-reads", str(scheduling.split_reads).lower())
     policy += ("--alpha-tokens", str(scheduling.alpha_tokens), "--beta-tokens", str(scheduling.beta_tokens))
     services = [
         _plan(net, STORE, "kvstore", "kvstore", store),
