@@ -21,7 +21,8 @@ SPACED = ["a b", "ab ", " 中文", "a\U0001f600 b"]
 def texts(alphabet: str) -> st.SearchStrategy[str]:
     few = st.text(alphabet, min_size=1, max_size=6)
     repeated = st.tuples(few, st.integers(1, 60)).map(lambda pair: pair[0] * pair[1])
-    return st.one_of(st.text(alphabet, max_size=40), st.text(alphabet, min_size=60, max_size=300), repeated)
+    runs = st.lists(repeated, min_size=2, max_size=4).map("".join)
+    return st.one_of(st.text(alphabet, max_size=40), st.text(alphabet, min_size=60, max_size=300), repeated, runs)
 
 
 @pytest.mark.parametrize("alphabet", ALPHABETS)

@@ -15,6 +15,9 @@ STRINGS = st.one_of(
     st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=4).flatmap(
         lambda few: st.lists(st.sampled_from(few), max_size=60).map("".join)
     ),
+    st.lists(st.tuples(st.sampled_from(FRAGMENTS), st.integers(1, 120)), min_size=1, max_size=4).map(
+        lambda runs: "".join(fragment * count for fragment, count in runs)
+    ),
     st.text(st.characters(codec="utf-8"), max_size=60),
     st.text(st.characters(max_codepoint=0x7F), max_size=150),
 )
