@@ -22,8 +22,10 @@ STOP_S = 20.0
 SHORT_LEASES = {
     "HOSTLESS_GPU_BACKEND_LEASE_TTL_MS": "1500",
     "HOSTLESS_GLOBAL_SCHEDULER_LEASE_MS": "1500",
+    "HOSTLESS_TOKENIZER_KV_LEASE_S": "15",
+    "HOSTLESS_KVSTORE_TICKET_S": "10",
 }
-"""Who dies, or stands still, is given up soon."""
+"""Who dies, or stands still, is given up soon, and what it held is free again."""
 SPLIT = {"HOSTLESS_GLOBAL_SCHEDULER_SPLIT_READS": "1"}
 
 
