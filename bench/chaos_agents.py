@@ -45,10 +45,12 @@ class Executioner:
 
     def __init__(self, c: Client, tally: Tally, freezes: float, chance: random.Random) -> None:
         self._mesh, self._tally, self._freezes, self._chance = c.mesh, tally, freezes, chance
-        self._gateway_killed_at = float("-inf")
+        self._gateway_back_at = float("-inf")
 
-    def gateway_killed_since(self, begun: float) -> bool:
-        return self._gateway_killed_at >= begun
+    def gateway_down_since(self, begun: float) -> bool:
+        """Whether it was dead at some time from then on: a client's connections end when it is killed, or when they are
+        used the next time."""
+        return self._gateway_back_at >= begun
 
     async def run(self, over: asyncio.Event) -> None:
         """Until it is over, or a service doesn't start any more."""
@@ -65,10 +67,12 @@ class Executioner:
     async def _kill(self, name: str) -> None:
         self._tally.kills[name] += 1
         if name == "gateway":
-            self._gateway_killed_at = time.monotonic()
+            self._gateway_back_at = float("inf")
         await self._mesh.kill(name)
         await asyncio.sleep(self._chance.uniform(0, 2))
         await self._mesh.restart(name)
+        if name == "gateway":
+            self._gateway_back_at = time.monotonic()
 
     async def _freeze(self, name: str) -> None:
         self._tally.freezes[name] += 1
@@ -113,7 +117,7 @@ class Agent:
             await asyncio.sleep(PAUSE_S)
             return False
         except (aiohttp.ClientError, TimeoutError) as error:
-            if self._killer.gateway_killed_since(begun):
+            if self._killer.gateway_down_since(begun):
                 tally.ends["cut"] += 1
             else:
                 tally.fault(f"cut, and the gateway lived: {error!r}")
@@ -122,7 +126,7 @@ class Agent:
             tally.ends["right"] += 1
             return True
         if wrong := what_is_wrong(answer, right):
-            if answer.error is None and self._killer.gateway_killed_since(begun) and right.startswith(answer.text):
+            if answer.error is None and self._killer.gateway_down_since(begun) and right.startswith(answer.text):
                 tally.ends["cut"] += 1
             else:
                 tally.fault(f"{wrong}: {len(talk.prompts[at])} prompt tokens, {answer}, right: {right!r}")
