@@ -55,9 +55,9 @@ class MemoryRegion:
     ) -> Self:
         """Makes a zeroed region of `length` bytes, all of it backed by memory now.
 
-        `directory` is paths.shm_dir() unless given; `mode` 0o660 lets peers of the same group in.
-        Regions there whose owners are dead are removed. Raises RegionInUse if a live process owns the
-        name, OSError if the memory is not there.
+        Peers may do what `peers_may` says. `directory` is paths.shm_dir() unless given; `mode` 0o660 lets
+        peers of the same group in. Regions there whose owners are dead are removed. Raises RegionInUse if
+        a live process owns the name, OSError if the memory is not there.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f"region name {name!r}: use letters, digits, '.', '_' and '-'")

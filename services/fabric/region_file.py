@@ -42,9 +42,10 @@ class RegionHeader:
     def pack(self) -> bytes:
         return _HEADER.pack(_MAGIC, _VERSION, self.peers_may, self.length, self.rkey, self.generation)
 
-    def keys(self) -> bytes:
-        """The 16 bytes at KEYS_AT, which every operation compares."""
-        return _KEYS.pack(self.rkey, self.generation)
+
+def keys(rkey: int, generation: int) -> bytes:
+    """The 16 bytes at KEYS_AT, which every operation compares."""
+    return _KEYS.pack(rkey, generation)
 
 
 def parse(data: bytes, path: Path) -> RegionHeader:

@@ -32,7 +32,7 @@ class SharedMemoryRegion(RemoteRegion):
         self._bytes = whole[page : page + descriptor.length]
         self._keys = whole[region_file.KEYS_AT : region_file.KEYS_AT + region_file.KEYS_BYTES]
         self._may = int(descriptor.rights)
-        self._held = _header_of(descriptor).keys()
+        self._held = region_file.keys(descriptor.rkey, descriptor.generation)
 
     @classmethod
     def open(cls, descriptor: RegionDescriptor) -> Self:
@@ -41,7 +41,7 @@ class SharedMemoryRegion(RemoteRegion):
         fd = region_file.open_file(path, writable)
         try:
             header = region_file.parse(os.pread(fd, region_file.PAGE_BYTES, 0), path)
-            _check_keys(path, descriptor, header)
+            _check_keys(descriptor, header.rkey, header.generation)
             if descriptor.rights & ~header.peers_may:
                 raise too_many(str(path), descriptor.rights, header.peers_may)
             expected = region_file.PAGE_BYTES + header.length
@@ -55,9 +55,7 @@ class SharedMemoryRegion(RemoteRegion):
     def verify(self) -> None:
         if self._keys == self._held:
             return
-        held, (rkey, generation) = self.descriptor, np.frombuffer(self._keys, np.uint64).tolist()
-        now = region_file.RegionHeader(held.length, rkey, generation, held.rights)
-        _check_keys(Path(held.address), held, now)
+        _check_keys(self.descriptor, *np.frombuffer(self._keys, np.uint64).tolist())
 
     def mapped(self) -> memoryview | None:
         return self._bytes
@@ -123,16 +121,14 @@ def _run(memory: memoryview, operation: Operation) -> int | None:
     return None
 
 
-def _header_of(descriptor: RegionDescriptor) -> region_file.RegionHeader:
-    return region_file.RegionHeader(descriptor.length, descriptor.rkey, descriptor.generation, descriptor.rights)
-
-
-def _check_keys(path: Path, held: RegionDescriptor, now: region_file.RegionHeader) -> None:
-    if held.generation != now.generation:
+def _check_keys(held: RegionDescriptor, rkey: int, generation: int) -> None:
+    """Raises StaleRegion or WrongKey unless these are the descriptor's."""
+    path = Path(held.address)
+    if held.generation != generation:
         raise StaleRegion(
             f"region {path}: generation {held.generation} has ended"
-            + (f"; it is {now.generation} now" if now.generation else "")
+            + (f"; it is {generation} now" if generation else "")
             + "; ask its owner for a new descriptor"
         )
-    if held.rkey != now.rkey:
+    if held.rkey != rkey:
         raise WrongKey(f"region {path}: rkey {held.rkey:#x} gives no right to it")

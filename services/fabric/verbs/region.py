@@ -35,7 +35,7 @@ class VerbsRegion(RemoteRegion):
         self._connections: dict[TrafficClass, Connection] = {}
         self._locks = {traffic: threading.Lock() for traffic in TrafficClass}
         self._may = int(descriptor.rights)
-        self._keys = region_file.RegionHeader(descriptor.length, descriptor.rkey, descriptor.generation, 0).keys()
+        self._keys = region_file.keys(descriptor.rkey, descriptor.generation)
         self._name = f"{descriptor.address}, generation {descriptor.generation}"
         self._closed = False
 

@@ -18,9 +18,10 @@ from services.fabric.region import MemoryRegion
 from services.fabric.rights import Rights
 from services.fabric.tcp.agent import TcpPublisher
 from services.fabric.tcp.region import TcpRegion
+from tests.fabric.tcp.wire import HELLO
+from tests.fabric.waiting import until
 
 LENGTH = 1 << 20
-HELLO = struct.pack("<QII", 0x32504354534C4848, 0, 0)
 SESSIONS = 150
 
 
@@ -129,8 +130,7 @@ def test_writers_killed_in_the_middle(publisher: TcpPublisher, tmp_path: Path) -
                 assert writer.stdout
                 assert writer.stdout.readline() == "writing\n"
                 writer.send_signal(signal.SIGKILL)
-        while publisher.connections > 1:  # theirs end with them
-            friend.verify()
+        until(lambda: publisher.connections == 1)  # theirs end with them
         friend.write(0, np.zeros(16 << 20, np.uint8), TrafficClass.KV)
         assert not region.view.any()
         friend.close()

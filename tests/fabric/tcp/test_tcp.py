@@ -20,6 +20,8 @@ from services.fabric.tcp.agent import TcpPublisher
 from services.fabric.tcp.link import ArbiterSettings, Link
 from services.fabric.tcp.region import TcpRegion
 from tests.fabric.conformance.owner import owner
+from tests.fabric.tcp.wire import HELLO
+from tests.fabric.waiting import until
 
 LENGTH = 8 << 20
 SOON_S = 0.3
@@ -155,8 +157,8 @@ def test_a_refused_batch_among_others_changes_nothing(region: MemoryRegion) -> N
     "said",
     [
         b"GET / HTTP/1.1\r\n\r\n" + bytes(100),
-        struct.pack("<QII", 0x32504354534C4848, 0, 0) + struct.pack("<QQIIQ", 1, 2, 1 << 20, 0, 0),
-        struct.pack("<QII", 0x32504354534C4848, 0, 0) + bytes(5),
+        HELLO + struct.pack("<QQIIQ", 1, 2, 1 << 20, 0, 0),
+        HELLO + bytes(5),
         b"",
     ],
     ids=["another protocol", "too many operations", "half a head", "nothing"],
@@ -188,7 +190,7 @@ def test_the_owner_itself_keeps_the_rights(
         socket.create_connection((host, int(port)), 10) as peer,
     ):
         publisher.publish(region)
-        peer.sendall(struct.pack("<QII", 0x32504354534C4848, 0, 0))
+        peer.sendall(HELLO)
         written = b"12345678" if kind == 1 else b""
         head = struct.pack("<QQIIQ", region.generation, region.rkey, 1, claimed, len(written))
         peer.sendall(head + struct.pack("<QQQ", kind, 8 if kind < 2 else 0, 0) + written)
@@ -224,8 +226,7 @@ def test_an_interrupted_call_fails_and_all_that_come() -> None:
 
         pushing = threading.Thread(target=push)
         pushing.start()
-        while not remote._locks[TrafficClass.MODEL].locked():
-            pass
+        until(remote._locks[TrafficClass.MODEL].locked)
         remote.interrupt()
         pushing.join(20)
         process.send_signal(signal.SIGCONT)
@@ -244,8 +245,7 @@ def test_a_connection_a_traffic_class_and_none_after_the_end(publisher: TcpPubli
     for remote in remotes:
         remote.close()
     last = TcpRegion.open(region.descriptor())
-    while publisher.connections != 1:
-        last.verify()  # the agent sees the others' ends between our calls
+    until(lambda: publisher.connections == 1)
     last.close()
 
 
