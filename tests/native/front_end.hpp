@@ -99,7 +99,7 @@ class FrontEnd : HostAtomics {
     const size_t field = random() % (sizeof q / 4);
     const bool begins =
         field == offsetof(RequestRecord, prompt_begin) / 4 || field == offsetof(RequestRecord, token_begin) / 4;
-    // What is received goes to the store: it must be this prompt's, which the agent knows by the lease.
+    // What is received goes to the store: it must be this prompt's, which the agent knows by these words.
     if (s.receives && field / 2 == offsetof(RequestRecord, kv_reads) / 8) return;
     fields[field] = worst[random() % (begins ? 3 : 6)];
     std::memcpy(&q, fields, sizeof q);
