@@ -63,7 +63,7 @@ async def _change(scheduler: str, name: str, to: RoleName, wait_s: float, force:
         raise CliError(f"no live engine is called {name}", f"Live engines: {known}")
     wanted = Role.Value(f"ROLE_{to.upper()}")
     others = [info.role for info in infos if info.model == found.model and info.engine_id != name]
-    if not force and not serves([*others, wanted]) and serves([*others, found.role]):
+    if not force and not _serves([*others, wanted]) and _serves([*others, found.role]):
         raise CliError(
             f"{found.model} could not be served: it takes a unified engine, or one that prefills and one that decodes",
             "--force does it all the same.",
@@ -80,7 +80,7 @@ async def _change(scheduler: str, name: str, to: RoleName, wait_s: float, force:
     typer.echo(f"{name} is {to} now")
 
 
-def serves(roles: Sequence[int]) -> bool:
+def _serves(roles: Sequence[int]) -> bool:
     """Whether engines of these roles bring a request to its end."""
     from hostless.v1.scheduler_pb2 import ROLE_DECODE, ROLE_PREFILL, ROLE_UNIFIED
 

@@ -24,6 +24,7 @@ class KvLink:
         await self.scheduler.close()
 
     def take_role(self, role: pb.Role) -> None:
+        """Of the engine, from now on."""
         self.agent.hurry(HAND_OVER_POLL_S if role == pb.ROLE_PREFILL else None)
 
     def traffic(self) -> StoreTraffic:

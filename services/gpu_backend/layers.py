@@ -99,7 +99,7 @@ class LayerCounters:
         if view.kind == StepKind.DECODE:
             if self.windowed:
                 raise EngineError("step refused: its pages hold a few layers at a time, so it can only prefill")
-            return StepLayers(self, (), ())
+            return NoLayers()
         rows = view.sequences[: view.sequence_count]
         rows = rows[rows["token_count"] > 0]
         for lane in rows["lane"][rows["hands_over"] == 0].tolist() if self.windowed else ():
@@ -201,23 +201,7 @@ class NoLayers(StepLayers):
     """For steps that wait for nothing and tell nobody."""
 
     def __init__(self) -> None:
-        self.lost = set()
-
-    @property
-    def idle(self) -> bool:
-        return True
-
-    def begin(self, layer: int) -> bool:
-        return False
-
-    def end(self, layer: int) -> None:
-        return
-
-    def __enter__(self) -> "NoLayers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
+        super().__init__(LayerCounters(np.zeros(0, np.uint8), 0), (), ())
 
 
 def layers_of(view: StepView) -> StepLayers:

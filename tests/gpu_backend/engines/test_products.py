@@ -39,9 +39,7 @@ class World:
 
         return SimpleNamespace(algorithms=algorithms, run=run)
 
-    def time(
-        self, way: Any, x: torch.Tensor, weights: list[torch.Tensor], out: torch.Tensor, rounds: int
-    ) -> float:  # fmt: skip
+    def time(self, way: Any, x: torch.Tensor, weights: list[torch.Tensor], out: torch.Tensor, rounds: int) -> float:
         algorithm = way.args[0] if hasattr(way, "args") else None
         (self.looked_at if rounds == 1 else self.tried).append(algorithm)
         return self.times[algorithm]
