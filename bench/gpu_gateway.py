@@ -268,9 +268,9 @@ def measure(system: Mesh | Server, tool: Path, loads: list[str], singles: bool, 
         model = json.load(answer)["data"][0]["id"]
     warm = load(tool, system, model, 0, 8, 16)
     keep("warm-up", {name: warm[name] for name in ("ok", "failed", "err")})
-    for tokens in (1000, 600) if singles else ():
-        keep(f"one at a time, {tokens} tokens", one_at_a_time(system, model, [tokens] * 7))
     if singles:
+        for tokens in (1000, 600):
+            keep(f"one at a time, {tokens} tokens", one_at_a_time(system, model, [tokens] * 7))
         keep("one at a time, lengths of the loads", one_at_a_time(system, model, typical_lengths(24)))
         keep("nobody", {"watts": idle_watts(system.place.gpu)})
     for name in loads:

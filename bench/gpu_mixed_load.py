@@ -31,7 +31,7 @@ from services.gpu_backend.models.llama import Llama
 from services.gpu_backend.scheduler.overlap import OverlapScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 
-_RUN_S, _STOP_S, _LOOK_S = 90.0, 20.0, 2e-4
+_START_S, _RUN_S, _STOP_S, _LOOK_S = 60.0, 90.0, 20.0, 2e-4
 
 Prompts = Sequence[NDArray[np.uint32]]
 
@@ -111,7 +111,10 @@ class Serving:
         self._client = RingClient(open_region(self._region.descriptor()), share)
         self._energy = Energy()
         self._scheduler.start()
+        give_up = time.monotonic() + _START_S
         while self._client.read_status().state is not EngineState.SERVING:
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"the scheduler does not serve after {_START_S:g} s")
             time.sleep(1e-3)
         return self
 

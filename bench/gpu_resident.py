@@ -5,8 +5,7 @@
 For each form an engine's process of its own (gpu_resident_engine.py) serves a ring in shared memory; this process is
 the front end. Steps are timed on the GPU: the last kernel of every graph notes its clock. Everything is measured
 alone first, then under each grade of interference, on all cores that this process may use. OUT is written after each
-part.
-Every wait has a deadline, and so has the scheduler on the GPU.
+part. Every wait has a deadline, and so has the scheduler on the GPU.
 """
 
 import argparse

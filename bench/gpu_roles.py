@@ -16,6 +16,7 @@ import statistics
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -61,13 +62,13 @@ def prompt_of(length: int, seed: int) -> list[int]:
 
 def decodes(url: str, model: str, traffic: bool) -> dict[str, Any]:
     """Times between the events of long decodes, while prompts are handed over one after the other, or are not."""
-    gaps: list[float] = []
     firsts: list[float] = []
     over = threading.Event()
 
-    def decode(number: int) -> None:
+    def decode(number: int) -> list[float]:
         _, stamps = stream(url, model, prompt_of(64, number), DECODED)
-        gaps.extend(np.diff(stamps[100:-100]).tolist())
+        between: list[float] = np.diff(stamps[100:-100]).tolist()
+        return between
 
     def hand_over() -> None:
         for seed in itertools.count(1000):
@@ -75,15 +76,15 @@ def decodes(url: str, model: str, traffic: bool) -> dict[str, Any]:
                 return
             firsts.append(stream(url, model, prompt_of(TRAFFIC_TOKENS, seed), 2)[1][0])
 
-    workers = [threading.Thread(target=decode, args=(number,)) for number in range(DECODES)]
-    others = [threading.Thread(target=hand_over)] if traffic else []
-    for each in workers + others:
-        each.start()
-    for each in workers:
-        each.join()
-    over.set()
-    for each in others:
-        each.join()
+    with ThreadPoolExecutor(DECODES + 1) as pool:
+        decoding = [pool.submit(decode, number) for number in range(DECODES)]
+        other = pool.submit(hand_over) if traffic else None
+        try:
+            gaps = [gap for each in decoding for gap in each.result()]
+        finally:
+            over.set()
+        if other is not None:
+            other.result()
     p50, p99 = np.percentile(gaps, [50, 99])
     mean = statistics.mean(gaps)
     return {
