@@ -65,8 +65,11 @@ def _arguments(command: str, rest: str) -> Iterator[str]:
     if found is None:
         yield f"hostless {command}: no such command"
         return
+    words = rest.split("#")[0].split()
+    while words and (inner := getattr(found, "commands", {}).get(words[0])) is not None:
+        found, command = inner, f"{command} {words.pop(0)}"
     known = {option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    for word in rest.split("#")[0].split():
+    for word in words:
         flag = word.split("=")[0]
         if flag.startswith("-") and flag not in known | {"--help", "-", "--"}:
             yield f"hostless {command} {flag}: no such flag"

@@ -33,6 +33,7 @@ RIGHT = """[a](other.md) [b](other.md#big-words-small) [c](https://x.y/z) [d](#h
 make demo
 hostless up --port 1 -- hostless chat -m "x" --temperature 0
 git diff | hostless chat --message -   # --comment
+hostless fit attention --picture a.svg
 HOSTLESS_GATEWAY_MAX_QUEUE=1
 ```
 """
@@ -53,6 +54,7 @@ def test_nothing_wrong(check_docs: ModuleType, root: Path) -> None:
         ("`hostless gone`", "hostless gone: no such command"),
         ("`hostless up --gone 1`", "hostless up --gone: no such flag"),
         ("`hostless up -- hostless chat --gone`", "hostless chat --gone: no such flag"),
+        ("`hostless fit attention --gone`", "hostless fit attention --gone: no such flag"),
         ("HOSTLESS_GONE", "HOSTLESS_GONE: nothing reads it"),
         ("`services/gone.py`", "services/gone.py: no such file"),
     ],
