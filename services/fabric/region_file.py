@@ -24,7 +24,7 @@ KEYS_BYTES = 16
 NO_KEYS = bytes(KEYS_BYTES)
 
 _MAGIC = int.from_bytes(b"HLSREGN1", "little")
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct("<QIIQQQ")  # magic, version, peers' rights, length, rkey, generation
 _KEYS = struct.Struct("<QQ")
 assert _HEADER.size == KEYS_AT + KEYS_BYTES

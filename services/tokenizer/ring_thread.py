@@ -103,8 +103,10 @@ class RingOnThread:
         except Exception as error:  # whatever it is, run() raises it
             failure = error
             self._tell(lambda: self._fail(failure))
-        self._share.close()
-        self._loop.call_soon_threadsafe(self._closed.set)
+        try:
+            self._share.close()
+        finally:  # or close() would wait without end
+            self._loop.call_soon_threadsafe(self._closed.set)
 
     def _turn_until_stopped(self) -> None:
         due: float | None = None  # the next poll; None: nothing is in flight

@@ -188,5 +188,5 @@ def test_another_version_of_the_file_is_named(tmp_path: Path) -> None:
     with MemoryRegion.create("a", 64, directory=tmp_path) as region:
         data = bytearray(region.path.read_bytes()[: region_file.PAGE_BYTES])
         data[8] = 9
-        with pytest.raises(NotARegion, match="version 9; this program reads version 1"):
+        with pytest.raises(NotARegion, match="version 9; this program reads version 2"):
             region_file.parse(bytes(data), region.path)
