@@ -15,8 +15,8 @@ HEAD = """# Settings
 Written by `scripts/settings_page.py` from the services' settings classes; `make check` compares, `make format` renews.
 
 Each service is `python -m services.NAME` with flags; what a flag does not give, the environment does, else the
-default holds. An unknown or malformed setting is an error that names it. `hostless up` sets the addresses itself and
-passes the environment on.
+default holds. What counts bytes takes a unit too (`4GiB`, `512m`). An unknown or malformed setting is an error that
+names it. `hostless up` sets the addresses itself and passes the environment on.
 """
 
 

@@ -93,7 +93,7 @@ def up(
 
     Any setting of a service can be given by environment, e.g. HOSTLESS_GATEWAY_MAX_QUEUE=64.
     """
-    _check_roles(prefill, decode, kvstore)
+    _check_roles(prefill, decode, engines, kvstore)
     count = prefill + decode or engines
     [chosen] = [port] if port else ports.free_ports(1, host)
     options = MeshOptions(
@@ -126,9 +126,11 @@ def up(
     raise typer.Exit(code)
 
 
-def _check_roles(prefill: int, decode: int, kvstore: bool) -> None:
+def _check_roles(prefill: int, decode: int, engines: int, kvstore: bool) -> None:
     if bool(prefill) != bool(decode):
         raise CliError("--prefill and --decode belong together", "An engine of each kind is needed to serve a request.")
+    if prefill and engines > 1:
+        raise CliError("--engines and --prefill exclude each other", "--prefill and --decode say how many there are.")
     if prefill and not kvstore:
         raise CliError("--prefill and --decode need the KV store", "Leave --no-kvstore out.")
 

@@ -1,8 +1,8 @@
 """Typed settings: one frozen dataclass a service, filled from flags, then the environment, then defaults.
 
 A field `max_queue` of section "gateway" is `--max-queue` on the command line and
-HOSTLESS_GATEWAY_MAX_QUEUE in the environment. A key that no field has, or a value that
-doesn't parse, is an error that names it.
+HOSTLESS_GATEWAY_MAX_QUEUE in the environment. A field that counts bytes (`..._bytes`, `..._bytes_s`)
+takes a unit too: 4GiB. A key that no field has, or a value that doesn't parse, is an error that names it.
 """
 
 import argparse
@@ -12,7 +12,11 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from services.common import sizes
+
 T = TypeVar("T")
+
+KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 class SettingError(ValueError):
@@ -91,17 +95,28 @@ def _from_flags(section: str, fields: Mapping[str, Any], argv: list[str], descri
     return {name: value for name, value in vars(parser.parse_args(argv)).items() if value is not None}
 
 
+def _is_int(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _parse(name: str, kind: Any, text: str) -> Any:
+    counts_bytes = kind is int and name.endswith(("_bytes", "_bytes_s"))
     try:
         if kind is bool:
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        if counts_bytes and not _is_int(text):
+            return sizes.parse_size(text)
         if kind in (int, float, str):
             return kind(text)
         if kind == tuple[str, ...]:
             return tuple(part.strip() for part in text.split(",") if part.strip())
     except (KeyError, ValueError):
-        shown = getattr(kind, "__name__", str(kind))
-        raise SettingError(f"{_flag(name)}: {text!r} is not a {shown}") from None
+        shown = f"a size; for example: {sizes.EXAMPLES}" if counts_bytes else KINDS[kind]
+        raise SettingError(f"{_flag(name)}: {text!r} is not {shown}") from None
     raise TypeError(f"settings field {name} has a type that can't be read from text: {kind}")
 
 

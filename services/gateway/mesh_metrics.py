@@ -7,7 +7,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from hostless.v1 import scheduler_pb2 as pb
 from services.fabric.ring import SlotState
 
-_READ_PATHS = {pb.READ_PATH_UNIFIED: "unified", pb.READ_PATH_PREFILL: "prefill", pb.READ_PATH_DECODE: "decode"}
+_READ_PATHS = {
+    pb.READ_PATH_UNIFIED: "unified",
+    pb.READ_PATH_PREFILL: "prefill",
+    pb.READ_PATH_DECODE: "decode",
+    pb.READ_PATH_SPLIT: "split",
+}
 
 
 def mesh_families(status: pb.MeshStatus | None) -> Iterator[Metric]:

@@ -83,7 +83,13 @@ def test_engines_of_two_roles_take_the_place_of_those_that_do_it_all() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [["--prefill", "1"], ["--decode", "2"], ["--prefill", "1", "--decode", "1", "--no-kvstore"]]
+    "flags",
+    [
+        ["--prefill", "1"],
+        ["--decode", "2"],
+        ["--prefill", "1", "--decode", "1", "--no-kvstore"],
+        ["--prefill", "1", "--decode", "1", "--engines", "2"],
+    ],
 )
 def test_roles_that_can_serve_nothing_are_refused(flags: list[str]) -> None:
     result = CliRunner().invoke(app, ["up", *flags])

@@ -22,6 +22,8 @@ class Example:
     name: str = setting("x", "a name")
     fast: bool = setting(False, "skip the slow part")
     tags: tuple[str, ...] = setting((), "comma-separated tags")
+    room_bytes: int = setting(1024, "room")
+    write_limit_bytes_s: int = setting(0, "most written a second")
 
     def __post_init__(self) -> None:
         require(self.port >= 0, f"port: {self.port} is negative")
@@ -48,7 +50,11 @@ def test_flags_beat_environment() -> None:
     [
         (["--prot", "1"], {}, "--prot"),
         (["--por", "1"], {}, "--por"),
-        (["--port", "one"], {}, "port: 'one'"),
+        (["--port", "one"], {}, "port: 'one' is not a whole number"),
+        (["--port", "4k"], {}, "port: '4k' is not a whole number"),
+        (["--rate", "fast"], {}, "rate: 'fast' is not a number"),
+        (["--room-bytes", "4 gigs"], {}, "room-bytes: '4 gigs' is not a size; for example: 4096"),
+        ([], {"HOSTLESS_EXAMPLE_ROOM_BYTES": ""}, "room-bytes: '' is not a size"),
         (["--fast", "maybe"], {}, "fast: 'maybe'"),
         (["--port", "-1"], {}, "port: -1"),
         ([], {"HOSTLESS_EXAMPLE_PROT": "1"}, "HOSTLESS_EXAMPLE_PROT"),
@@ -57,6 +63,12 @@ def test_flags_beat_environment() -> None:
 def test_bad_key_or_value_is_named(argv: list[str], environ: dict[str, str], named: str) -> None:
     with pytest.raises(SettingError, match=named.replace("--", "")):
         load(Example, "example", argv, environ)
+
+
+def test_bytes_take_a_unit() -> None:
+    got = load(Example, "example", ["--room-bytes", "4GiB"], {"HOSTLESS_EXAMPLE_WRITE_LIMIT_BYTES_S": "1.5m"})
+    assert got == Example(room_bytes=4 << 30, write_limit_bytes_s=3 << 19)
+    assert load(Example, "example", ["--room-bytes", "-1"], {}).room_bytes == -1, "bounds are the settings' own"
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def mesh_status() -> scheduler_pb2.MeshStatus:
     info = scheduler_pb2.EngineInfo(engine_id="e0", model="m", page_count=100)
     gone = scheduler_pb2.EngineStatus(info=scheduler_pb2.EngineInfo(engine_id="e1", page_count=100), report=report)
     live = scheduler_pb2.EngineStatus(info=info, report=report, live=True)
-    return scheduler_pb2.MeshStatus(engines=[live, gone], placements=9, path_choices=[7, 2])
+    return scheduler_pb2.MeshStatus(engines=[live, gone], placements=13, path_choices=[7, 2, 0, 4])
 
 
 async def test_metrics_of_the_mesh(fake: FakeTokenizer) -> None:
@@ -76,6 +76,7 @@ async def test_metrics_of_the_mesh(fake: FakeTokenizer) -> None:
         assert metrics['graph_launches_total{engine="e0",kind="decode"}'] == 40
         assert metrics['path_choice_total{path="unified"}'] == 7
         assert metrics['path_choice_total{path="prefill"}'] == 2
+        assert metrics['path_choice_total{path="split"}'] == 4
         assert 'slot_state{engine="e1",state="empty"}' not in metrics
 
 

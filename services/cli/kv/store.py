@@ -8,6 +8,7 @@ import uvloop
 
 from services.cli.errors import CliError
 from services.cli.mesh import run_folder
+from services.common import sizes
 from services.kvstore.client import StoreClient, StoreUnavailable
 
 ADDRESS = "127.0.0.1:7030"
@@ -51,13 +52,7 @@ def size(count: float) -> str:
 
 def parse_size(text: str) -> int:
     """'1.5GiB', '200m' or '4096' -> bytes. Raises CliError."""
-    units = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-    digits = text.strip().rstrip("iIbB ")
-    unit = digits[-1:].lower() if digits[-1:].isalpha() else ""
     try:
-        count = int(float(digits.removesuffix(digits[-1:]) if unit else digits) * units[unit])
-        if count < 0:
-            raise ValueError
-        return count
-    except (KeyError, ValueError, OverflowError):
-        raise CliError(f"{text!r} is no size", "For example: 4096, 512k, 200MiB, 1.5g", exit_code=2) from None
+        return sizes.parse_size(text)
+    except ValueError as error:
+        raise CliError(str(error), f"For example: {sizes.EXAMPLES}", exit_code=2) from None
