@@ -19,7 +19,7 @@ class RoleName(StrEnum):
 
 
 def role(
-    engine: Annotated[str, typer.Argument(help="An engine's name, as hostless status shows it.")],
+    engine: Annotated[str, typer.Argument(help="An engine's name, from the second table of hostless status.")],
     to: Annotated[RoleName, typer.Argument(help="unified: whole requests; prefill: prompts; decode: the rest.")],
     scheduler: Annotated[
         str, typer.Option(envvar="HOSTLESS_SCHEDULER", help="host:port of the global scheduler elsewhere.")
@@ -31,7 +31,7 @@ def role(
 
     A restart of the engine brings the role of its settings back.
 
-    [bold]Example[/bold]: hostless role decode-1 prefill
+    [bold]Example[/bold]: hostless role HOST-7048 prefill
 
     Exit code 1: refused, or not all requests of the old role have ended.
     """
