@@ -38,12 +38,11 @@ from bench.conversations import answer_all, apart, ask, running, unified
 from bench.machine import machine
 from services.kvstore.client import StoreClient
 from services.tokenizer.model_text import load
-from tests.mesh.baseline import at_baseline, engines, value
+from tests.mesh.baseline import BASELINE_S, at_baseline, engines, value
 from tests.mesh.harness import SHORT_LEASES, SPLIT, Client
 from tests.mesh.tiny_model import NAME, make_tiny_model
 
 NEW_TOKENS = (8, 40, 100)
-BASELINE_S = 60.0
 LAST_ROUND = 12  # conversations
 
 

@@ -14,7 +14,6 @@ OUT is written after each part, so that a run that is cut short keeps what it ha
 
 import argparse
 import contextlib
-import http.client
 import json
 import math
 import os
@@ -31,10 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from bench.cpu_quota import OneCore
 from bench.gpu_energy import Energy
+from bench.gpu_stream import stream
 from bench.hogs import Hogs
 
 ROOT = Path(__file__).parents[1]
@@ -190,20 +189,8 @@ def under(grade: str, pids: list[int], cores: range) -> Iterator[str]:
 
 def one(url: str, model: str, prompt: list[int], count: int) -> tuple[float, float]:
     """Seconds to the first token of a streamed completion, and from one token to the next."""
-    where = urlsplit(url)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
-    body = {"model": model, "prompt": prompt, "max_tokens": count, "stream": True, "ignore_eos": True, "temperature": 0}
-    begin = time.perf_counter()
-    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-    answer = connection.getresponse()
-    if answer.status != 200:
-        raise RuntimeError(f"{answer.status}: {answer.read()[:300]!r}")
-    stamps = []
-    while line := answer.readline():
-        if line.startswith(b"data: {") and b'"choices":[{' in line.replace(b'"choices": [{', b'"choices":[{'):
-            stamps.append(time.perf_counter())
-    connection.close()
-    return stamps[0] - begin, (stamps[-1] - stamps[0]) / max(1, count - 1)
+    _, stamps = stream(url, model, prompt, count, timeout_s=60)
+    return stamps[0], (stamps[-1] - stamps[0]) / max(1, count - 1)
 
 
 def one_at_a_time(system: Mesh | Server, model: str, lengths: list[int], count: int = 64) -> dict[str, Any]:

@@ -7,21 +7,20 @@ Answers are compared one at a time: with others in its batch a sequence's bfloat
 """
 
 import argparse
-import http.client
 import itertools
 import json
 import os
 import random
 import statistics
 import threading
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
+
+from bench.gpu_stream import stream
 
 LENGTHS = (5, 63, 64, 65, 200, 640, 1000, 1500, 2048, 3000)
 ANSWER = 48
@@ -29,30 +28,6 @@ DECODES, DECODED = 12, 1200
 """Long decodes at once, and their tokens; a few more still fit the same graph, of 16."""
 TRAFFIC_TOKENS = 2000
 """Of a prompt that goes from one engine to the other; it gets two tokens, so that its decode is one step."""
-
-
-def stream(url: str, model: str, prompt: list[int], count: int) -> tuple[str, list[float]]:
-    """Text, and when each event came, in seconds from the request; the first is the first token."""
-    where = urlsplit(url)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=120)
-    body = {"model": model, "prompt": prompt, "max_tokens": count, "stream": True, "ignore_eos": True, "temperature": 0}
-    begin = time.perf_counter()
-    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-    answer = connection.getresponse()
-    if answer.status != 200:
-        raise RuntimeError(f"{answer.status}: {answer.read()[:300]!r}")
-    text, stamps = "", []
-    while line := answer.readline():
-        if not line.startswith(b"data: {"):
-            continue
-        event = json.loads(line[6:])
-        if "error" in event:
-            raise RuntimeError(str(event["error"])[:300])
-        if event["choices"]:
-            stamps.append(time.perf_counter() - begin)
-            text += event["choices"][0]["text"]
-    connection.close()
-    return text, stamps
 
 
 def prompt_of(length: int, seed: int) -> list[int]:

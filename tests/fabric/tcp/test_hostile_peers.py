@@ -26,13 +26,6 @@ SESSIONS = 150
 
 
 @pytest.fixture
-def publisher() -> Iterator[TcpPublisher]:
-    publisher = TcpPublisher("127.0.0.1:0")
-    yield publisher
-    publisher.close()
-
-
-@pytest.fixture
 def region(publisher: TcpPublisher, tmp_path: Path) -> Iterator[MemoryRegion]:
     """Peers may read it; nothing that comes may change it."""
     with MemoryRegion.create("target", LENGTH, Rights.READ, directory=tmp_path) as region:

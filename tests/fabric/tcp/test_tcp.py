@@ -28,13 +28,6 @@ SOON_S = 0.3
 
 
 @pytest.fixture
-def publisher() -> Iterator[TcpPublisher]:
-    publisher = TcpPublisher("127.0.0.1:0")
-    yield publisher
-    publisher.close()
-
-
-@pytest.fixture
 def region(publisher: TcpPublisher, tmp_path: Path) -> Iterator[MemoryRegion]:
     with MemoryRegion.create("tcp", LENGTH, directory=tmp_path) as region:
         publisher.publish(region)
