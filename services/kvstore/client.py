@@ -27,8 +27,9 @@ __all__ = ["Block", "Hit", "Readout", "StoreClient", "StoreStats", "StoreUnavail
 
 T = TypeVar("T")
 
-FREE_S = 1.0
-"""Deadline of a release or abort. When it is missed, the store frees by itself after the lease or ticket time."""
+FREE_S = 5.0
+"""Deadline of a release or abort, and of an answer that comes too late for its caller but holds something to release or
+abort. When it is missed, the store frees by itself after the lease or ticket time."""
 
 _AWAY = frozenset(
     {
@@ -149,11 +150,12 @@ class StoreClient:
             )
             for block in blocks
         ]
-        reply = await self._call(self._stub.Begin, pb.BeginRequest(blocks=heads), timeout_s)
+        begin = self._call(self._stub.Begin, pb.BeginRequest(blocks=heads), timeout_s + FREE_S)
+        reply = await self._in_time(begin, timeout_s, self._abort)
         try:
             region = await self._region(reply.region)
         except BaseException as error:
-            self._abort_later([ticket.ticket_id for ticket in reply.tickets if ticket.ticket_id])
+            self._free(self._abort(reply))
             if isinstance(error, FabricError):
                 raise StoreUnavailable(f"the store's write buffer: {error}") from error
             raise
@@ -165,7 +167,8 @@ class StoreClient:
         try:
             yield batch
         finally:
-            self._abort_later(batch.open_tickets())
+            if left := batch.open_tickets():
+                self._free(self._abort_tickets(left))
 
     async def stats(self, timeout_s: float = 5.0) -> pb.StatsReply:
         return await self._call(self._stub.Stats, pb.StatsRequest(), timeout_s)
@@ -210,7 +213,7 @@ class StoreClient:
     async def close(self) -> None:
         await self._lane.close()
         if self._freeing:
-            await asyncio.wait(self._freeing)
+            await asyncio.wait(self._freeing, timeout=FREE_S)
         await self._channel.close()
         if self._write_region is not None:
             self._write_region.close()
@@ -230,7 +233,8 @@ class StoreClient:
         except TimeoutError:
             raise StoreUnavailable(f"store {self.address}: DEADLINE_EXCEEDED on the lane") from None
         if answer is None:
-            reply = await self._call(self._stub.Lookup, request, timeout_s)
+            lookup = self._call(self._stub.Lookup, request, timeout_s + FREE_S)
+            reply = await self._in_time(lookup, timeout_s, self._let_go)
             self._lane.offer(reply.lane_port)
             return reply
         reply = pb.LookupReply.FromString(answer)
@@ -239,8 +243,36 @@ class StoreClient:
         return reply
 
     def _unwanted(self, answer: bytes) -> None:
-        if lease_id := pb.LookupReply.FromString(answer).lease_id:
-            self.release_later(lease_id)
+        self._free(self._let_go(pb.LookupReply.FromString(answer)))
+
+    async def _let_go(self, reply: pb.LookupReply) -> None:
+        if reply.lease_id:
+            await self.release(reply.lease_id)
+
+    async def _abort(self, reply: pb.BeginReply) -> None:
+        await self._abort_tickets([ticket.ticket_id for ticket in reply.tickets if ticket.ticket_id])
+
+    async def _abort_tickets(self, ticket_ids: list[int]) -> None:
+        if ticket_ids:
+            await self._call(self._stub.Abort, pb.AbortRequest(ticket_ids=ticket_ids), FREE_S)
+
+    async def _in_time(
+        self, call: Coroutine[Any, Any, T], timeout_s: float, give_back: Callable[[T], Coroutine[Any, Any, None]]
+    ) -> T:
+        """What the call answers, which goes to `give_back` where it comes too late, or its caller went away."""
+        asked = asyncio.create_task(call)
+
+        async def late() -> None:
+            await give_back(await asked)
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(asked)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self._free(late())
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailable(f"store {self.address}: DEADLINE_EXCEEDED") from None
+            raise
 
     async def _region(self, descriptor: RegionDescriptor) -> RemoteRegion:
         async with self._opening:
@@ -250,10 +282,6 @@ class StoreClient:
                 self._write_region = None
                 self._write_region = await asyncio.to_thread(open_region, descriptor)
             return self._write_region
-
-    def _abort_later(self, ticket_ids: list[int]) -> None:
-        if ticket_ids:
-            self._free(self._call(self._stub.Abort, pb.AbortRequest(ticket_ids=ticket_ids), FREE_S))
 
     def _free(self, call: Coroutine[Any, Any, object]) -> None:
         async def attempt() -> None:

@@ -1,11 +1,10 @@
 """What of a prompt the KV store holds: looked up in bounded time, leased, released when the request ends."""
 
-import asyncio
 import logging
 from dataclasses import dataclass
 
 from services.common.keys import BLOCK_TOKENS, block_keys, root_key
-from services.kvstore.client import Hit, StoreClient, StoreUnavailable
+from services.kvstore.client import StoreClient, StoreUnavailable
 from services.tokenizer.encoder import TokenIds
 
 log = logging.getLogger(__name__)
@@ -43,22 +42,13 @@ class KvHits:
         if self._client is None or not keys:
             return KvHit(root)
         self.lookups += 1
-        asked = asyncio.ensure_future(self._client.lookup(keys, self._lease_s, self._lookup_s))
         try:
-            hit = await asyncio.shield(asked)
+            hit = await self._client.lookup(keys, self._lease_s, self._lookup_s)
         except StoreUnavailable as error:
             self.failures += 1
             log.warning("the KV store did not answer", extra={"reason": str(error)})
             return KvHit(root)
-        except asyncio.CancelledError:
-            asked.add_done_callback(self._give_back)  # the lease that the store may be granting just now
-            raise
         return KvHit(root, hit.hit * BLOCK_TOKENS, hit.lease_id)
-
-    def _give_back(self, asked: asyncio.Future[Hit]) -> None:
-        if not asked.cancelled() and not asked.exception():
-            hit = asked.result()
-            self.release(KvHit(b"", hit.hit * BLOCK_TOKENS, hit.lease_id))
 
     def release(self, hit: KvHit) -> None:
         """At once, without waiting; if it fails the store frees by itself when the lease runs out."""

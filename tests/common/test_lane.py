@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hostless.v1 import kvstore_pb2 as pb
-from services.common.lane import frames, server
+from services.common.lane import frames, server, shortcut
 from services.common.lane.client import Lane
 
 BEGUN = frames.PREFACE + frames.settings() + frames.frame(frames.HEADERS, frames.END_HEADERS, 1)
@@ -135,3 +135,31 @@ async def test_somebody_else_on_the_port_is_no_lane() -> None:
         with pytest.raises(OSError, match="HTTP/2"):
             async with asyncio.timeout(20):
                 await Lane.connect("127.0.0.1", other.sockets[0].getsockname()[1], "a.B/C", None)
+
+
+async def test_a_lane_is_left_once_it_has_been_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = asyncio.Event()
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(frames.settings())
+        await reader.read(-1)
+        writer.close()
+        await writer.wait_closed()
+        gone.set()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        way = shortcut.Shortcut(f"127.0.0.1:{port}", "a.B/C")
+        way.offer(port)
+        assert way.joining
+        await way.joining
+        with pytest.raises(TimeoutError):
+            await way.ask(b"", 0.01)
+        assert way.lane is not None
+        monkeypatch.setattr(shortcut, "SILENT_S", 0.0)
+        with pytest.raises(TimeoutError):
+            await way.ask(b"", 0.01)
+        assert way.lane is None
+        await way.close()
+        async with asyncio.timeout(20):
+            await gone.wait()

@@ -101,6 +101,43 @@ async def test_a_caller_that_went_away_leaves_no_lease(start: Any, tools: Any) -
         assert (await store.client.lookup(keys(blocks))).hit == 2
 
 
+@pytest.mark.parametrize("lane_port", [0, -1])
+async def test_an_answer_that_comes_too_late_leaves_no_lease(start: Any, tools: Any, lane_port: int) -> None:
+    blocks = tools.chain(2)
+    async with start(lane_port=lane_port) as store:
+        await tools.put(store.client, blocks)
+        if lane_port == 0:
+            await on_lane(store.client)
+        lane, before = store.client._lane.lane, store.service.stats().lookups
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match="DEADLINE_EXCEEDED"):
+                await store.client.lookup(keys(blocks), 30, timeout_s=0)
+        await until(lambda: store.service.stats().lookups == before + 3)
+        await until(lambda: store.service.stats().leases == 0)
+        assert store.client._lane.lane is lane, "it brings the late answers"
+
+
+async def test_places_that_are_given_too_late_come_back(
+    start: Any, tools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = tools.chain(2)
+    async with start() as store:
+        begin, begun = store.service._writer.begin, []
+
+        def seen(blocks: Any) -> Any:
+            begun.append(begin(blocks))
+            return begun[-1]
+
+        monkeypatch.setattr(store.service._writer, "begin", seen)
+        with pytest.raises(StoreUnavailable, match="DEADLINE_EXCEEDED"):
+            async with store.client.write(blocks, timeout_s=0):
+                raise AssertionError("it was in time")
+        await until(lambda: bool(begun))
+        assert all(place.ticket_id for place in begun[0])
+        await until(lambda: store.service.stats().tickets == 0)
+        assert await tools.put(store.client, blocks) == ["", ""]
+
+
 async def test_what_a_call_refuses_the_lane_refuses(start: Any, tools: Any) -> None:
     blocks = tools.chain(1)
     async with start(max_leases=1) as store:

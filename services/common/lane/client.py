@@ -23,7 +23,7 @@ class Lane(asyncio.Protocol):
         self._unwanted = unwanted
         self._transport: asyncio.Transport | None = None
         self._frames, self._messages, self._window = Frames(), Messages(), Window()
-        self._asked: deque[asyncio.Future[bytes]] = deque()
+        self._asked: deque[tuple[asyncio.Future[bytes], float]] = deque()  # and when
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -43,14 +43,20 @@ class Lane(asyncio.Protocol):
     def closed(self) -> bool:
         return self._transport is None
 
+    @property
+    def silent_s(self) -> float:
+        """For how long the oldest request has waited; 0: none does."""
+        return asyncio.get_running_loop().time() - self._asked[0][1] if self._asked else 0.0
+
     async def ask(self, request: bytes, timeout_s: float) -> bytes:
         """The answer. Raises LaneClosed, TimeoutError."""
         data = frames.message(_STREAM, request)
         if self._transport is None or len(data) > self._window.open:
             raise LaneClosed
         self._window.sent(len(request) + 5)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._asked.append(answer)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._asked.append((answer, loop.time()))
         self._transport.write(data)
         async with asyncio.timeout(timeout_s):
             return await answer
@@ -77,7 +83,7 @@ class Lane(asyncio.Protocol):
         if not self._greeted.done():
             self._greeted.set_exception(ConnectionAbortedError("it does not speak HTTP/2"))
         while self._asked:
-            answer = self._asked.popleft()
+            answer, _ = self._asked.popleft()
             if not answer.done():
                 answer.set_exception(LaneClosed())
 
@@ -113,7 +119,7 @@ class Lane(asyncio.Protocol):
     def _answered(self, message: bytes) -> None:
         if not self._asked:
             raise Malformed("an answer to nothing")
-        answer = self._asked.popleft()
+        answer, _ = self._asked.popleft()
         if not answer.done():
             answer.set_result(message)
         elif self._unwanted is not None:

@@ -9,6 +9,10 @@ from services.common.lane.client import Lane, LaneClosed
 JOIN_S = 2.0
 """To connect, at most; meanwhile there are only calls."""
 
+SILENT_S = 5.0
+"""A lane that has not answered for so long is left. Until then it is kept: its late answers may hold what must be given
+back."""
+
 RETRY_S = 30.0
 """A lane that can't be connected to is left alone for so long."""
 
@@ -32,22 +36,24 @@ class Shortcut:
 
     async def ask(self, request: bytes, timeout_s: float) -> bytes | None:
         """The answer; None without a lane: make a call. Raises TimeoutError."""
-        if self.lane is None:
+        lane = self.lane
+        if lane is None:
             return None
         try:
-            return await self.lane.ask(request, timeout_s)
+            return await lane.ask(request, timeout_s)
         except LaneClosed:
-            self._leave()
+            self._leave(lane)
             return None
         except TimeoutError:
-            self._leave()
+            if lane.silent_s > SILENT_S:
+                self._leave(lane)
             raise
 
     async def close(self) -> None:
         """Idempotent."""
         if self.joining is not None:
             await asyncio.wait((self.joining,))
-        self._leave()
+        self._leave(self.lane)
 
     async def _join(self, port: int) -> None:
         try:
@@ -58,7 +64,8 @@ class Shortcut:
         finally:
             self.joining = None
 
-    def _leave(self) -> None:
-        if self.lane is not None:
-            self.lane.close()
+    def _leave(self, lane: Lane | None) -> None:
+        """Unless another one is there already."""
+        if lane is not None and lane is self.lane:
+            lane.close()
             self.lane = None
