@@ -1,31 +1,41 @@
-"""Greedy tokens of a random float32 model on a GPU: every scheduler against HuggingFace and the CPU engine.
+"""Greedy float32 tokens on a GPU: every scheduler, and the CPU engine, against HuggingFace on the same device.
 
-    python -m bench.gpu_correctness OUT.json [--forms resident host host-overlap]
+    python -m bench.gpu_correctness OUT.json [--model SmolLM2-135M-Instruct] [--forms resident host host-overlap]
 
-Four layers, heads in groups; prompts in chunks of 128 that share steps with each other; KV pages so few that
-requests wait, and are paused and evicted. HuggingFace generates one prompt at a time on the same device.
+A random model of four layers, heads in groups; or one with its own weights, then the prompts are cut from chats.
+Prompts in chunks of 128 that share steps with each other, and with decodes unless `--mixed 0`; KV pages so few that
+requests wait, and are paused and evicted. HuggingFace reads each answer as a whole: a token is wrong that isn't its
+choice after the tokens before.
 """
 
 import argparse
 import json
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from transformers import LlamaForCausalLM
 
+from bench.exactness_prompts import chats
+from bench.exactness_reference import Reference
 from bench.gpu_resident import FORMS
 from bench.gpu_resident_client import Engine, prompts_of
 from bench.gpu_resident_engine import RandomWeights, Wanted, model_config
+from services.common.paths import models_dir
 from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings
 from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
-from services.gpu_backend.models.registry import LoadedModel
+from services.gpu_backend.models.model import Model
+from services.gpu_backend.models.registry import LoadedModel, load
 from tests.gpu.engine import huggingface
 from tests.gpu.engine.small_models import Driver, TensorSource, lane_pages
+
+Prompts = list[NDArray[np.uint32]]
 
 LAYERS, PAGES, CONTEXT = 4, 140, 8192
 ENGINE: dict[str, Any] = {
@@ -54,11 +64,29 @@ class Recorded(RandomWeights):
         return self.tensors[name].clone()
 
 
-def on_the_cpu(
-    config: ModelConfig, tensors: dict[str, torch.Tensor], prompts: list[NDArray[np.uint32]], count: int
-) -> list[list[int]]:
-    source = TensorSource(config, {name: tensor.cpu() for name, tensor in tensors.items()})
-    model = Llama(source, torch.float32, torch.device("cpu"), lambda name, elements: None)
+def drawn(config: ModelConfig) -> tuple[LlamaForCausalLM, Model, Callable[[Sequence[int]], Prompts]]:
+    """HuggingFace's, ours on the CPU, and prompts of given lengths."""
+    source = Recorded(config)
+    Llama(source, torch.float32, torch.device("cuda"), lambda name, elements: None)
+    reference = huggingface.llama(config)
+    reference.load_state_dict(source.tensors)
+    tensors = TensorSource(config, {name: tensor.cpu() for name, tensor in source.tensors.items()})
+    ours = Llama(tensors, torch.float32, torch.device("cpu"), lambda name, elements: None)
+    return reference, ours, lambda lengths: prompts_of(lengths, config.vocab, 3)
+
+
+def real(folder: Path) -> tuple[LlamaForCausalLM, Model, Callable[[Sequence[int]], Prompts]]:
+    """As `drawn`; each prompt begins elsewhere in the chats."""
+    reference = Reference(folder)
+    text = np.array([token for _, chat in chats() for token in reference.encode(chat)], np.uint32)
+
+    def prompts(lengths: Sequence[int]) -> Prompts:
+        return [np.resize(np.roll(text, -997 * i), length) for i, length in enumerate(lengths)]
+
+    return reference.model, load(folder).model, prompts
+
+
+def on_the_cpu(model: Model, prompts: Prompts, count: int) -> list[list[int]]:
     engine = TorchEngine(LoadedModel(model, "r"), TorchSettings())
     lists = [[int(token) for token in prompt] for prompt in prompts]
     wide = lane_pages(lists, count)
@@ -69,51 +97,72 @@ def on_the_cpu(
     return driver.generate(lists, count, 128)
 
 
+class Judge:
+    """Counts what differs from HuggingFace's choices, and says by how little it preferred them."""
+
+    def __init__(self, reference: LlamaForCausalLM, found: dict[str, Any]) -> None:
+        self._reference, self._found = reference, found
+        self._choices: dict[tuple[int, ...], list[int]] = {}
+
+    def compare(self, by: str, case: str, prompts: Prompts, answers: list[list[int]]) -> None:
+        wrong = 0
+        for prompt, answer in zip(prompts, answers, strict=True):
+            ids = [int(token) for token in prompt]
+            key = (*ids, *answer)
+            if key not in self._choices:
+                self._choices[key] = huggingface.choices(self._reference, ids, answer)
+            chosen = self._choices[key]
+            if chosen == answer:
+                continue
+            at = next(i for i, (a, b) in enumerate(zip(answer, chosen, strict=True)) if a != b)
+            gap = huggingface.preference(self._reference, ids + answer[:at], chosen[at], answer[at])
+            self._found["differences"].append({"by": by, "case": case, "prompt": len(ids), "token": at, "logits": gap})
+            wrong += 1
+        distinct = len({token for answer in answers for token in answer})
+        self._found["cases"].setdefault(case, {})[by] = {
+            "requests": len(answers), "tokens": sum(map(len, answers)), "wrong_requests": wrong, "distinct": distinct,
+        }  # fmt: skip
+        self._found["wrong"] += wrong
+        self._found["compared"] += sum(map(len, answers))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--model", default="", help="its own weights; else random ones")
+    parser.add_argument("--mixed", type=int, default=192, help="tokens of steps that prompts and decodes share")
     given = parser.parse_args()
     began = time.perf_counter()
-    config = model_config(Wanted(form="", stamps="", name="", deadline_s=0, **ENGINE))
-    source = Recorded(config)
-    Llama(source, torch.float32, torch.device("cuda"), lambda name, elements: None)
-    reference = huggingface.llama(config)
-    reference.load_state_dict(source.tensors)
-    reference.to("cuda")
-    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "cases": {}, "wrong": 0, "compared": 0}
-    prompts = {name: prompts_of(lengths, config.vocab, 3) for name, (lengths, _) in CASES.items()}
-    expected = {
-        name: [
-            huggingface.greedy(reference, [int(token) for token in prompt], CASES[name][1]) for prompt in prompts[name]
-        ]
-        for name in CASES
-    }
-    print(f"HuggingFace has answered after {time.perf_counter() - began:.1f} s", flush=True)
+    folder = models_dir() / given.model if given.model else None
+    wanted = ENGINE | {"mixed_tokens": given.mixed, "folder": str(folder or "")}
+    found: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(), "model": given.model or "random", "mixed_tokens": given.mixed,
+        "cases": {}, "wrong": 0, "compared": 0, "differences": [],
+    }  # fmt: skip
+    reference, ours, prompts_for = real(folder) if folder else drawn(
+        model_config(Wanted(form="", stamps="", name="", deadline_s=0, **wanted))
+    )  # fmt: skip
+    judge = Judge(reference.to("cuda"), found)
+    prompts = {name: prompts_for(lengths) for name, (lengths, _) in CASES.items()}
 
-    def compare(by: str, name: str, tokens: list[list[int]]) -> None:
-        wrong = sum(a != b for a, b in zip(tokens, expected[name], strict=True))
-        distinct = len({token for answer in expected[name] for token in answer})
-        found["cases"].setdefault(name, {})[by] = {
-            "requests": len(tokens), "tokens": sum(map(len, tokens)), "wrong_requests": wrong, "distinct": distinct,
-        }  # fmt: skip
-        found["wrong"] += wrong
-        found["compared"] += sum(map(len, tokens))
-
-    for name, (_, count) in CASES.items():
-        compare("CPU engine", name, on_the_cpu(config, source.tensors, prompts[name], count))
-    print(f"the CPU engine has answered after {time.perf_counter() - began:.1f} s", flush=True)
-    for form in given.forms:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            Engine(form, Path(folder), deadline_s=100, **ENGINE) as engine,
-        ):
-            for name, (_, count) in CASES.items():
-                compare(form, name, engine.run(prompts[name], count).tokens)
-        found[form] = {name: engine.last[name] for name in ("pauses", "preemptions", "prefill_launches", "refused")}
+    def keep(done: str) -> None:
         found["total_s"] = round(time.perf_counter() - began, 1)
         given.out.write_text(json.dumps(found, indent=1) + "\n")
-        print(form, found[form], "wrong so far", found["wrong"], "of tokens", found["compared"], flush=True)
+        print(done, found.get(done, ""), "wrong so far", found["wrong"], "of tokens", found["compared"],
+              found["differences"][-3:], f"{found['total_s']} s", flush=True)  # fmt: skip
+
+    for form in given.forms:
+        with tempfile.TemporaryDirectory() as own, Engine(form, Path(own), deadline_s=100, **wanted) as engine:
+            answers = {name: engine.run(prompts[name], count).tokens for name, (_, count) in CASES.items()}
+        for name, tokens in answers.items():
+            judge.compare(form, name, prompts[name], tokens)
+        names = ("pauses", "preemptions", "prefill_launches", "mixed_launches", "refused")
+        found[form] = {name: engine.last[name] for name in names}
+        keep(form)
+    for name, (_, count) in CASES.items():
+        judge.compare("CPU engine", name, prompts[name], on_the_cpu(ours, prompts[name], count))
+    keep("CPU engine")
     print(json.dumps(found["cases"]))
 
 

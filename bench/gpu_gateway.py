@@ -3,7 +3,8 @@
     python -m bench.gpu_gateway OUT.json --system device|host|host-overlap --load LOAD_TOOL
     python -m bench.gpu_gateway OUT.json --system URL --pid PID --load LOAD_TOOL
 
-Either takes `--loads "4 req/s, alone" "8 req/s, 2x mixed"` to measure only those.
+Either takes `--loads "4 req/s, alone" "60 %, 2x mixed"` to measure only those; `--rate` is what 60 % means, by the
+requests a second of `saturation`.
 
 LOAD_TOOL: an open-loop load generator that prints one line of JSON (see `load`). Cores are divided: the engine, and
 all of another server, on 0-7; the mesh's front end on 8-13; clients on 14-15. Hogs share the engine's cores.
@@ -14,6 +15,7 @@ OUT is written after each part, so that a run that is cut short keeps what it ha
 
 import argparse
 import contextlib
+import gzip
 import json
 import math
 import os
@@ -61,20 +63,29 @@ class Place:
         return range(16 * self.gpu + begin, 16 * self.gpu + end)
 
 
+@dataclass(frozen=True)
+class Load:
+    """Requests of an open loop, and what the engine's cores are kept busy with meanwhile."""
+
+    grade: str = "alone"
+    rate: float | None = None
+    """A second; 0: all at once; None: as `--rate` says."""
+    count: int = 96
+    answers: tuple[int, int] = (463, 1024)
+    """Tokens: their mean, and the most."""
+    limit_s: float = 75.0
+    """Longer than that is given up."""
+
+
 GRADES = {"alone": ("", 0), "2x mixed": ("mixed", 16), "2x copying": ("copy", 16), "8x mixed": ("mixed", 64),
           "C++ build": ("build", 16), "one core": ("", 0)}  # fmt: skip
-RATE = 8.0
-"""Requests a second under interference: about 60 % of what saturates the mesh."""
 LOADS = {
-    f"{rate:g} req/s, {grade}": (grade, rate, count)
-    for grade, rate, count in [
-        ("alone", 4.0, 48),
-        ("alone", RATE, 64),
-        ("alone", 16.0, 96),
-        *((grade, RATE, 64) for grade in list(GRADES)[1:]),
-    ]
+    **{f"{rate:g} req/s, alone": Load(rate=rate, count=count) for rate, count in [(4.0, 48), (8.0, 64), (16.0, 96)]},
+    "saturation": Load(rate=0, count=320),
+    **{f"60 %, {grade}": Load(grade) for grade in GRADES},
+    **{f"2 req/s, short answers, {grade}": Load(grade, 2.0, 16, (64, 128)) for grade in ("alone", "8x mixed")},
 }
-"""Grade, requests a second, requests: as many under each grade as alone, so that their tails can be compared."""
+"""As many requests under each grade as alone, so that their tails can be compared."""
 _START_S = 150.0
 
 
@@ -230,19 +241,31 @@ def idle_watts(gpu: int, seconds: float = 2.0) -> float | None:
     return None if before is None or after is None else round((after - before) / (time.monotonic() - begin), 1)
 
 
-def load(tool: Path, system: Mesh | Server, model: str, rate: float, count: int, warmup: int) -> dict[str, Any]:
-    """Poisson arrivals; prompts and answers of log-normal lengths, mean 1,019 and 463, at most 4,096 and 1,024."""
-    place = system.place
+def load(tool: Path, system: Mesh | Server, model: str, what: Load, rate: float, warmup: int = 0) -> dict[str, Any]:
+    """Poisson arrivals; prompts and answers of log-normal lengths, prompts of 1,019 in the mean and 4,096 at most."""
+    place, (mean, most) = system.place, what.answers
     cores = f"{place.clients[0]}-{place.clients[-1]}"
-    command = [
-        sys.executable, str(tool), "--url", system.url, "--model", model, "--rate", str(rate), "--n", str(count),
-        "--gpu", str(place.gpu), "--cores", cores, "--warmup", str(warmup), "--max-out", "1024", "--timeout", "40",
-    ]  # fmt: skip
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=110)
-    if ran.returncode:
-        raise RuntimeError(ran.stderr[-1500:])
-    found: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        raw = Path(folder) / "raw.gz"
+        command = [
+            sys.executable, str(tool), "--url", system.url, "--model", model, "--rate", str(rate),
+            "--n", str(what.count), "--gpu", str(place.gpu), "--cores", cores, "--warmup", str(warmup),
+            "--mean-out", str(mean), "--max-out", str(most), "--timeout", "40", "--raw", str(raw),
+        ]  # fmt: skip
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=what.limit_s)
+        if ran.returncode:
+            raise RuntimeError(ran.stderr[-1500:])
+        found: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
+        if rate == 0 and warmup == 0:
+            found["saturated_req_s"] = saturated(gzip.decompress(raw.read_bytes()).decode().splitlines())
     return found
+
+
+def saturated(lines: list[str]) -> float:
+    """Requests a second while all lanes are taken: those that end between the first and the last quarter."""
+    ends: list[float] = sorted(each["t"] + each["s"][-1] / 1e3 for each in map(json.loads, lines) if each["s"])
+    first, last = len(ends) // 4, 3 * len(ends) // 4
+    return round((last - first) / (ends[last] - ends[first]), 2)
 
 
 def a_token(before: Mapping[str, float], after: Mapping[str, float], tokens: int) -> dict[str, float]:
@@ -250,10 +273,11 @@ def a_token(before: Mapping[str, float], after: Mapping[str, float], tokens: int
     return {name: round(1e6 * (after[name] - before[name]) / max(1, tokens), 2) for name in after}
 
 
-def measure(system: Mesh | Server, tool: Path, loads: list[str], singles: bool, keep: Any) -> None:
+def measure(system: Mesh | Server, tool: Path, loads: list[str], base: float, singles: bool, keep: Any) -> None:
+    """`base`: requests a second of loads that don't say."""
     with urllib.request.urlopen(system.url + "/v1/models", timeout=10) as answer:
         model = json.load(answer)["data"][0]["id"]
-    warm = load(tool, system, model, 0, 8, 16)
+    warm = load(tool, system, model, Load(count=8), 0, 16)
     keep("warm-up", {name: warm[name] for name in ("ok", "failed", "err")})
     if singles:
         for tokens in (1000, 600):
@@ -261,11 +285,11 @@ def measure(system: Mesh | Server, tool: Path, loads: list[str], singles: bool, 
         keep("one at a time, lengths of the loads", one_at_a_time(system, model, typical_lengths(24)))
         keep("nobody", {"watts": idle_watts(system.place.gpu)})
     for name in loads:
-        grade, rate, count = LOADS[name]
-        with under(grade, system.engine_pids, system.place.engine) as how:
+        what = LOADS[name]
+        with under(what.grade, system.engine_pids, system.place.engine) as how:
             before = {process: cpu_s(pid) for process, pid in system.pids.items()}
             try:
-                found = load(tool, system, model, rate, count, 0)
+                found = load(tool, system, model, what, base if what.rate is None else what.rate)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 keep(name, {"failed": repr(error)[-500:]})
                 continue
@@ -283,13 +307,14 @@ def main() -> None:
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--name", default="", help="of the results in OUT; else `peer`, or the scheduler's")
     parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
+    parser.add_argument("--rate", type=float, default=8.0, help="requests a second of loads named 60 %%")
     parser.add_argument("--only-loads", action="store_true", help="no requests one at a time")
     parser.add_argument("--deadline", type=float, default=400, help="seconds until the scheduler on the GPU gives up")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # what was started is stopped
     results: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
     name, place = given.name or ("peer" if given.pid else given.system), Place(given.gpu)
-    mine = results[name] = {}
+    mine = results.setdefault(name, {})
     begin = time.monotonic()
 
     def keep(part: str, value: Any) -> None:
@@ -300,18 +325,19 @@ def main() -> None:
             short = {"req_s": value["req_s"], "ok": value["ok"], "failed": value["failed"],
                      "ttft": [value["ttft_ms"]["p50"], value["ttft_ms"]["p99"]],
                      "tpot": [value["tpot_ms"]["mean"], value["tpot_ms"]["p99"]],
+                     "itl": value["itl_ms"]["max"], "saturated": value.get("saturated_req_s"),
                      "mJ": value["mj_per_out_token"], "cpu": value["cpu_us_a_token"]}  # fmt: skip
         print(name, part, json.dumps(short), f"{mine['total_s']} s", flush=True)
 
     os.sched_setaffinity(0, place.clients)
     if given.pid:
-        measure(Server(given.system, given.pid, place), given.load, given.loads, not given.only_loads, keep)
+        measure(Server(given.system, given.pid, place), given.load, given.loads, given.rate, not given.only_loads, keep)
         return
     os.sched_setaffinity(0, [*place.engine, *place.front])  # for the mesh to start with
     with Mesh(given.system, place, 8123 + given.gpu, given.deadline) as mesh:
         os.sched_setaffinity(0, place.clients)
         keep("ready", {"ready_s": mesh.ready_s})
-        measure(mesh, given.load, given.loads, not given.only_loads, keep)
+        measure(mesh, given.load, given.loads, given.rate, not given.only_loads, keep)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +33,7 @@ from services.gpu_backend.engines.cuda.program import Tail
 from services.gpu_backend.engines.cuda.settings import CudaSettings
 from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
+from services.gpu_backend.models.registry import load
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.overlap import OverlapScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
@@ -59,7 +61,10 @@ class Wanted:
     stamps: str
     name: str
     deadline_s: float
+    folder: str = ""
+    """Of a model whose weights are taken, in float32; empty: drawn ones."""
     prefill_chunk: int = 0
+    mixed_tokens: int = 0
     lanes: int = 64
     step_tokens: int = 2048
     max_context: int = 4096
@@ -104,6 +109,10 @@ def model_config(wanted: Wanted) -> ModelConfig:
 
 def model_of(wanted: Wanted) -> Llama:
     """In bfloat16, the small one in float32."""
+    if wanted.folder:
+        model = load(Path(wanted.folder), "float32", "cuda").model
+        assert isinstance(model, Llama)
+        return model
     config, dtype = model_config(wanted), torch.float32 if wanted.small else torch.bfloat16
     return Llama(RandomWeights(config, dtype), dtype, torch.device("cuda"), lambda name, elements: None)
 
@@ -156,15 +165,16 @@ def main() -> None:
     decodes = tuple(n for n in (1, 4, 8, 16, 32) if n < wanted.lanes)
     prefills = tuple(n for n in (128, 512, 1024) if n < wanted.step_tokens)
     engine = StampedEngine(
-        model, "random",
+        model, wanted.folder or "random",
         CudaSettings(decode_sizes=(*decodes, wanted.lanes), prefill_sizes=(*prefills, wanted.step_tokens),
-                     spare_processors=int(wanted.form == "resident")),
+                     spare_processors=int(wanted.form == "resident"),
+                     singles="beside" if wanted.mixed_tokens else "tiles"),
     )  # fmt: skip
     settings = SchedulerSettings(
         lanes=wanted.lanes, step_tokens=wanted.step_tokens,
         pages=wanted.pages or wanted.lanes * wanted.max_context // 64,
-        prefill_chunk=wanted.prefill_chunk, decode_graphs=tuple(engine.settings.decode_sizes),
-        prefill_graphs=tuple(engine.settings.prefill_sizes),
+        prefill_chunk=wanted.prefill_chunk, mixed_tokens=wanted.mixed_tokens,
+        decode_graphs=tuple(engine.settings.decode_sizes), prefill_graphs=tuple(engine.settings.prefill_sizes),
     )  # fmt: skip
     geometry = RingGeometry(512, 1 << 19, 1 << 19)
     region = MemoryRegion.create(f"{wanted.name}-{os.getpid()}", geometry.size_bytes)

@@ -38,3 +38,19 @@ def greedy(made: LlamaForCausalLM, prompt: list[int], count: int) -> list[int]:
         answer = made(last, past_key_values=answer.past_key_values, use_cache=True)
         tokens.append(int(answer.logits[0, -1].argmax()))
     return tokens
+
+
+@torch.inference_mode()
+def choices(made: LlamaForCausalLM, prompt: list[int], answer: list[int]) -> list[int]:
+    """Greedily, after the prompt and after each token of the answer but the last: equal to `answer` if and only if
+    that is what `greedy` gives."""
+    ids = torch.tensor([prompt + answer[:-1]], device=made.device)
+    chosen: list[int] = made(ids, use_cache=False, logits_to_keep=len(answer)).logits[0].argmax(-1).tolist()
+    return chosen
+
+
+@torch.inference_mode()
+def preference(made: LlamaForCausalLM, tokens: list[int], one: int, other: int) -> float:
+    """By how much the logit of `one` is above that of `other` after these tokens."""
+    logits = made(torch.tensor([tokens], device=made.device), use_cache=False, logits_to_keep=1).logits[0, 0]
+    return float(logits[one] - logits[other])
