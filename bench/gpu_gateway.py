@@ -81,7 +81,7 @@ GRADES = {"alone": ("", 0), "2x mixed": ("mixed", 16), "2x copying": ("copy", 16
           "C++ build": ("build", 16), "one core": ("", 0)}  # fmt: skip
 LOADS = {
     **{f"{rate:g} req/s, alone": Load(rate=rate, count=count) for rate, count in [(4.0, 48), (8.0, 64), (16.0, 96)]},
-    "saturation": Load(rate=0, count=320),
+    "saturation": Load(rate=0, count=384),
     **{f"60 %, {grade}": Load(grade) for grade in GRADES},
     **{f"2 req/s, short answers, {grade}": Load(grade, 2.0, 16, (64, 128)) for grade in ("alone", "8x mixed")},
 }
@@ -262,9 +262,9 @@ def load(tool: Path, system: Mesh | Server, model: str, what: Load, rate: float,
 
 
 def saturated(lines: list[str]) -> float:
-    """Requests a second while all lanes are taken: those that end between the first and the last quarter."""
+    """Requests a second while all 128 lanes are taken: those that end between the first and the last third."""
     ends: list[float] = sorted(each["t"] + each["s"][-1] / 1e3 for each in map(json.loads, lines) if each["s"])
-    first, last = len(ends) // 4, 3 * len(ends) // 4
+    first, last = len(ends) // 3, 2 * len(ends) // 3
     return round((last - first) / (ends[last] - ends[first]), 2)
 
 
