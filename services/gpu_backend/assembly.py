@@ -40,6 +40,7 @@ def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLi
     limits = AgentSettings(
         receive_buffer_bytes=settings.receive_buffer_bytes,
         load_buffer_bytes=settings.load_buffer_bytes,
+        held_bytes=settings.held_bytes,
         load_deadline_s=settings.load_deadline_s,
         layers_s=min(settings.load_deadline_s, settings.step_limit_s / 2 or settings.load_deadline_s),
         read_timeout_s=settings.load_deadline_s / 2,

@@ -37,6 +37,7 @@ STORE_COUNTERS = {
     "loads_short": "Loads that brought fewer blocks than asked.",
     "blocks_loaded": "KV blocks loaded from the store.",
     "bytes_loaded": "Their bytes.",
+    "blocks_reused": "KV blocks that were held in memory, and so not loaded.",
     "blocks_stored": "KV blocks made durable in the store.",
     "bytes_stored": "Their bytes.",
     "blocks_dropped": "KV blocks offered and not stored.",
@@ -96,6 +97,9 @@ def _store_metrics(engine_id: str, agent: KvAgent) -> Iterable[Metric]:
     buffer = GaugeMetricFamily("hostless:engine_kv_receive_buffer_bytes", text, labels=["engine"])
     buffer.add_metric([engine_id], memory.size - memory.free)
     yield buffer
+    held = GaugeMetricFamily("hostless:engine_kv_held_blocks", "KV blocks held in memory.", labels=["engine"])
+    held.add_metric([engine_id], len(agent.held))
+    yield held
     queue = GaugeMetricFamily("hostless:engine_kv_read_queue_tokens", "Tokens waiting to be loaded.", labels=["engine"])
     queue.add_metric([engine_id], agent.read_queue_tokens)
     yield queue

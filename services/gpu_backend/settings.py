@@ -41,6 +41,10 @@ class BackendSettings:
     load_buffer_bytes: int = setting(
         64 << 20, "memory that the KV store writes hits to; one that fits half of it goes into KV pages by layers (D6)"
     )
+    held_bytes: int = setting(
+        0, "memory for KV blocks that were just loaded or stored: whoever asks for them again has them without the KV "
+        "store's disks; 0: none is held"
+    )  # fmt: skip
     load_deadline_s: float = setting(
         3.0, "time the KV store has to load a request's hit, waiting included; what is not there then is computed"
     )
@@ -147,6 +151,9 @@ class BackendSettings:
         require(self.role == "unified" or bool(self.kvstore),
                 f"role: {self.role} needs a KV store: name one with --kvstore")  # fmt: skip
         require_least(self, 1, "receive_buffer_bytes", "load_buffer_bytes")
+        require_least(self, 0, "held_bytes")
+        require(not self.held_bytes or bool(self.kvstore),
+                "held-bytes: needs a KV store, which says what a prompt's hit is: name one with --kvstore")  # fmt: skip
         self._check_window()
         self._check_gpu()
 

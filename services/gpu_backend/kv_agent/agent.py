@@ -12,13 +12,15 @@ from services.fabric.ring.layout import blocks_read
 from services.gpu_backend.kv_agent.chains import Chains
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
+from services.gpu_backend.kv_agent.held import HeldBlocks
+from services.gpu_backend.kv_agent.layer_sender import LayerSender
 from services.gpu_backend.kv_agent.loader import Loader
 from services.gpu_backend.kv_agent.orders import InOrder, Orders
 from services.gpu_backend.kv_agent.pages import LayerPages, Pages
 from services.gpu_backend.kv_agent.peers import Peers
 from services.gpu_backend.kv_agent.prompts import Prompts
 from services.gpu_backend.kv_agent.receiver import Receiver
-from services.gpu_backend.kv_agent.sender import ByLayers, Sender
+from services.gpu_backend.kv_agent.sender import Sender
 from services.gpu_backend.kv_agent.settings import AgentSettings
 from services.gpu_backend.kv_agent.shared import Shared
 from services.gpu_backend.kv_agent.storer import Storer
@@ -60,13 +62,14 @@ class KvAgent:
         self._orders, self._prompts, self._settings = orders, prompts, settings
         self._idle_poll_s = settings.idle_poll_s
         health = StoreHealth(settings.retry_s)
-        shared = Shared(orders, pages, client, health, self.counters, settings, name, regions, layers)
+        self.held = HeldBlocks(settings.held_bytes, pages.block_bytes)
+        shared = Shared(orders, pages, client, health, self.counters, settings, name, regions, layers, self.held)
         self._chains = Chains(pages.block_bytes)
         self._in_order = InOrder(orders.release)
         self._peers, self._layer_counters = peers, layer_counters
         by_layers = None
         if layer_counters and isinstance(pages, LayerPages):
-            by_layers = ByLayers(pages, layer_counters, self.counters, settings)
+            by_layers = LayerSender(pages, layer_counters, self.counters, settings)
         self._sender = Sender(shared, peers, by_layers) if peers else None
         self._loader = Loader(shared, self._sender)
         self._whole_pages = not (layer_counters and layer_counters.windowed)

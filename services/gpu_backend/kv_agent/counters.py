@@ -13,6 +13,8 @@ class AgentCounters:
     """Loads answered with fewer blocks than asked."""
     blocks_loaded: int = 0
     bytes_loaded: int = 0
+    blocks_reused: int = 0
+    """That were held, and so not loaded."""
     blocks_stored: int = 0
     bytes_stored: int = 0
     blocks_existing: int = 0

@@ -1,4 +1,7 @@
-"""Bytes over each link that a prompt's KV crosses (D1-D4), counted where they are moved."""
+"""Bytes over each link that a prompt's KV crosses (D1-D4), counted where they are moved.
+
+What is held in an engine's memory crosses a link of its own, instead of the store's and, by D1, the buffer's.
+"""
 
 from enum import StrEnum
 
@@ -13,3 +16,5 @@ class KvLink(StrEnum):
     PREFILL_PAGES_DECODE_BUFFER = "prefill_pages_to_decode_buffer"
     DECODE_BUFFER_PAGES = "decode_buffer_to_decode_pages"
     PAGES_STORE = "pages_to_store"
+    HELD_PREFILL_PAGES = "held_to_prefill_pages"
+    HELD_DECODE_BUFFER = "held_to_decode_buffer"

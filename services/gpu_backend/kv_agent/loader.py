@@ -1,4 +1,5 @@
-"""Loads: blocks from the store into pages, and always an answer (D1). The decode side may read a hit's end (D15).
+"""Loads: blocks from the store into pages, and always an answer (D1). The decode side may read a hit's end (D15). What
+this engine still holds of a hit is not read.
 
 A hit that fits a worker's buffer can go into the pages layer by layer, beside the step that needs it (D6), where an
 engine waits for layers; else it goes by blocks, before the step.
@@ -7,7 +8,8 @@ engine waits for layers; else it goes by blocks, before the step.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,11 +20,13 @@ from services.common import telemetry
 from services.common.keys import BLOCK_TOKENS
 from services.fabric.errors import FabricError
 from services.gpu_backend.kv_agent.handover import TransferFailed
+from services.gpu_backend.kv_agent.held import Run
 from services.gpu_backend.kv_agent.links import KvLink
 from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
+from services.gpu_backend.kv_agent.pages import Blocks
 from services.gpu_backend.kv_agent.shared import Shared
-from services.gpu_backend.kv_agent.sources import LoadedHere, LoadedThere, Source
-from services.kvstore.client import StoreUnavailable
+from services.gpu_backend.kv_agent.sources import HeldHere, LoadedHere, LoadedThere, Source
+from services.kvstore.client import Hit, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +37,17 @@ WAITING = 4096
 @dataclass(slots=True, eq=False)
 class Load:
     """`keys` are those of the blocks that are read here, which the request's own prompt begins with: no other block is
-    accepted. The blocks of the hit behind them, if there are any, are read on the decode side."""
+    accepted. The blocks of the hit behind them, if there are any, are read on the decode side. `held`: of them, when it
+    was submitted."""
 
     order: np.void
     pages: NDArray[np.uint32]
     keys: list[bytes]
     deadline: float
+    held: int
     loaded: int = 0
-    read: int = 0  # of them here
+    read: int = 0  # of them here, from the store
+    reused: int = 0  # of them from what is held here
     unwanted: bool = False
 
     @property
@@ -48,8 +55,8 @@ class Load:
         return int(self.order["slot"]), int(self.order["generation"])
 
     @property
-    def tokens(self) -> int:
-        return len(self.keys) * BLOCK_TOKENS
+    def unread_tokens(self) -> int:
+        return (len(self.keys) - self.held) * BLOCK_TOKENS
 
     @property
     def split(self) -> bool:
@@ -82,19 +89,20 @@ class Loader:
         self._layers, self._others = shared.layers, others
         self._orders, self._kv_pages, self._client = shared.orders, shared.kv_pages, shared.client
         self._health, self._counters, self._settings = shared.health, shared.counters, shared.settings
+        self._held = shared.held
         self._name, self._regions = f"kv.{shared.name}", shared.regions
         self._open: dict[tuple[int, int], Load] = {}
         self._queue: asyncio.Queue[Load] = asyncio.Queue(WAITING)
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens of loads that are not answered yet (read_q of D9)."""
-        return sum(load.tokens for load in self._open.values())
+        """Tokens to be read for loads that are not answered yet (read_q of D9)."""
+        return sum(load.unread_tokens for load in self._open.values())
 
     def submit(self, order: np.void, keys: list[bytes]) -> None:
         """Answers at once what needs no store."""
         deadline = time.monotonic() + self._settings.load_deadline_s
-        load = Load(order, self._orders.pages_of(order), keys, deadline)
+        load = Load(order, self._orders.pages_of(order), keys, deadline, self._held.run(keys))
         self._counters.loads += 1
         self._open[load.request] = load
         if not keys or self._queue.full():
@@ -129,16 +137,18 @@ class Loader:
     async def _serve(self, load: Load, buffer: LoadBuffer) -> None:
         begun = time.monotonic()
         try:
-            with telemetry.tracer.start_as_current_span("kv load") as span:
+            with telemetry.tracer.start_as_current_span("kv load") as span, self._held.pinned(load.keys) as run:
                 async with asyncio.timeout(load.deadline - begun):
-                    source = await self._read_for_layers(load, buffer)
-                    if source is None:
-                        await self._fill(load, buffer)
+                    sources = await self._read_for_layers(load, buffer, run)
+                    if sources:
+                        sources = await self._with_rest(load, sources)
+                    else:
+                        await self._fill(load, buffer, run)
                         await self._fill_rest(load)
-                    sources = await self._with_rest(load, source) if source is not None else []
                 if sources and self._others:
                     end = sources[-1].end
                     await self._others.bring(load.order, load.pages, sources, lambda: self._answer_with(load, end))
+                    await self._hold_all(load, buffer)
                 span.set_attributes({"blocks": load.loaded, "asked": len(load.pages)})
         except StoreUnavailable as error:
             self._health.failed(error)
@@ -147,46 +157,74 @@ class Loader:
         finally:
             self._answer(load)
 
-    async def _read_for_layers(self, load: Load, buffer: LoadBuffer) -> Source | None:
-        """The whole hit into the buffer; None if it does not fit, or is not wanted by layers."""
+    async def _read_for_layers(self, load: Load, buffer: LoadBuffer, run: Run) -> list[Source]:
+        """What is held, and the rest in the buffer; nothing if that does not fit, or is not wanted by layers."""
         brings = self._others is not None and self._others.brings and bool(load.order["transfer"])
-        if not brings or load.unwanted or not self._health.available:
-            return None
-        count = min(len(load.keys), len(load.pages))
-        if count > buffer.blocks:
-            return None
-        async with self._client.lease(load.keys, self._settings.load_deadline_s, self._settings.read_timeout_s) as hit:
-            self._health.answered()
-            got = await self._read(hit.lease_id, 0, min(hit.hit, count), buffer) if hit.hit else 0
-        load.read = got
-        return LoadedHere(buffer.by_layers(got, self._layers)) if got else None
+        if not brings or load.unwanted or len(load.keys) - len(run) > buffer.blocks:
+            return []
+        sources: list[Source] = [HeldHere(run, self._layers)] if len(run) else []
+        if self._needs_store(load, len(run)):
+            async with self._lease(load) as hit:
+                count = min(hit.hit, len(load.keys)) - len(run)
+                load.read = await self._read(hit.lease_id, len(run), count, buffer) if count > 0 else 0
+        load.reused = len(run)
+        if load.read:
+            sources.append(LoadedHere(buffer.by_layers(load.read, self._layers), len(run)))
+        return sources
 
-    async def _fill(self, load: Load, buffer: LoadBuffer) -> None:
-        """Reads batch after batch until all is there, or something is missing."""
-        if load.unwanted or not self._health.available:
+    async def _fill(self, load: Load, buffer: LoadBuffer, run: Run) -> None:
+        """What is held, then batch after batch from the store until all is there, or something is missing."""
+        for at in range(len(run)):
+            if load.unwanted:
+                return
+            await self._write(load, run.block(at), KvLink.HELD_PREFILL_PAGES)
+            load.reused += 1
+        if load.unwanted or not self._needs_store(load, load.loaded):
             return
-        timeout_s = self._settings.read_timeout_s
-        async with self._client.lease(load.keys, self._settings.load_deadline_s, timeout_s) as hit:
-            self._health.answered()
+        async with self._lease(load) as hit:
             while load.loaded < min(hit.hit, len(load.keys)) and not load.unwanted:
                 count = min(buffer.blocks, hit.hit - load.loaded)
                 got = await self._read(hit.lease_id, load.loaded, count, buffer)
                 for at in range(got):
-                    await self._kv_pages.write(int(load.pages[load.loaded]), buffer.block(at))
-                    self._counters.count(KvLink.PREFILL_BUFFER_PAGES, self._kv_pages.block_bytes)
-                    load.loaded = load.read = load.loaded + 1
-                    await asyncio.sleep(0)  # the event loop is shared
+                    self._hold(load, load.loaded, buffer.block(at))
+                    await self._write(load, buffer.block(at), KvLink.PREFILL_BUFFER_PAGES)
+                    load.read += 1
                 if got < count:
                     return
 
-    async def _with_rest(self, load: Load, source: Source) -> list[Source]:
+    def _needs_store(self, load: Load, held: int) -> bool:
+        return held < len(load.keys) and self._health.available
+
+    @asynccontextmanager
+    async def _lease(self, load: Load) -> AsyncIterator[Hit]:
+        async with self._client.lease(load.keys, self._settings.load_deadline_s, self._settings.read_timeout_s) as hit:
+            self._health.answered()
+            yield hit
+
+    async def _write(self, load: Load, block: Blocks, link: KvLink) -> None:
+        """The load's next block into its page."""
+        await self._kv_pages.write(int(load.pages[load.loaded]), block)
+        self._counters.count(link, self._kv_pages.block_bytes)
+        load.loaded += 1
+        await asyncio.sleep(0)  # the event loop is shared
+
+    def _hold(self, load: Load, at: int, block: Blocks) -> None:
+        self._held.put(load.keys[at], load.keys[at - 1] if at else None, block)
+
+    async def _hold_all(self, load: Load, buffer: LoadBuffer) -> None:
+        for at in range(load.read):
+            self._hold(load, load.reused + at, buffer.block(at))
+            await asyncio.sleep(0)  # the event loop is shared
+
+    async def _with_rest(self, load: Load, sources: list[Source]) -> list[Source]:
         """And the decode side's part, where it follows without a gap."""
-        if load.split and source.end == len(load.keys) and self._others:
+        end = sources[-1].end
+        if load.split and end == len(load.keys) and self._others:
             rest = await self._others.there(load.order)
-            if rest.first == source.end < rest.end:
-                return [source, rest]
-            log.info("the decode side lacks its part", extra={"first": rest.first, "end": rest.end, "here": source.end})
-        return [source]
+            if rest.first == end < rest.end:
+                return [*sources, rest]
+            log.info("the decode side lacks its part", extra={"first": rest.first, "end": rest.end, "here": end})
+        return sources
 
     async def _fill_rest(self, load: Load) -> None:
         """The decode side's part by blocks, where it follows without a gap."""
@@ -222,4 +260,5 @@ class Loader:
         self._orders.answer_load(load.order, load.loaded)
         self._counters.blocks_loaded += load.read
         self._counters.bytes_loaded += load.read * self._kv_pages.block_bytes
+        self._counters.blocks_reused += load.reused
         self._counters.loads_short += load.loaded < len(load.pages)

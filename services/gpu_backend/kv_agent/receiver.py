@@ -27,12 +27,13 @@ class UnknownTransfer(Exception):
 @dataclass(slots=True, eq=False)
 class Inbound:
     """A prompt that is expected. This side reads the blocks `reads` from the store, some or all of the hit (D2, D15);
-    `keys` are those of all blocks up to their end."""
+    `keys` are those of all the hit's blocks. `held`: of `reads`, when it was expected."""
 
     order: np.void
     keys: list[bytes]
     reads: range
     blocks: int
+    held: int
     share: Share | None = None
     region: MemoryRegion | None = None
     opened: bool = False
@@ -44,7 +45,7 @@ class Inbound:
 
     @property
     def unread_tokens(self) -> int:
-        return 0 if self.hit.done() else len(self.reads) * BLOCK_TOKENS
+        return 0 if self.hit.done() else (len(self.reads) - self.held) * BLOCK_TOKENS
 
     @property
     def name(self) -> int:
@@ -68,6 +69,7 @@ class Receiver:
     def __init__(self, shared: Shared) -> None:
         self._orders, self._kv_pages, self._client = shared.orders, shared.kv_pages, shared.client
         self._health, self._counters, self._settings = shared.health, shared.counters, shared.settings
+        self._held = shared.held
         self._name, self._regions = f"kv.{shared.name}.receive", shared.regions
         self.memory = BufferMemory(self._settings.receive_buffer_bytes)
         self._by_name: dict[int, Inbound] = {}
@@ -85,7 +87,8 @@ class Receiver:
 
     def expect(self, order: np.void, keys: list[bytes], reads: range) -> None:
         """`keys` are those of the hit, and `reads` what of it is to be read here."""
-        inbound = Inbound(order, keys[: reads.stop], reads, int(order["block_count"]))
+        held = len(reads[: max(0, self._held.run(keys[: reads.stop]) - reads.start)])
+        inbound = Inbound(order, keys, reads, int(order["block_count"]), held)
         self._by_request[inbound.request] = inbound
         if inbound.name in self._by_name:
             self._lose(inbound, "its name is taken")
@@ -178,9 +181,10 @@ class Receiver:
             pages = self._orders.pages_of(order)
             region, block_bytes = inbound.region, self._kv_pages.block_bytes
             while region is not None and filled < len(pages):
-                await self._kv_pages.write(
-                    int(pages[filled]), region.view[filled * block_bytes : (filled + 1) * block_bytes]
-                )
+                block = region.view[filled * block_bytes : (filled + 1) * block_bytes]
+                await self._kv_pages.write(int(pages[filled]), block)
+                if filled < len(inbound.keys):  # the others come when they are offered to the store
+                    self._held.put(inbound.keys[filled], inbound.keys[filled - 1] if filled else None, block)
                 filled += 1
                 await asyncio.sleep(0)  # the event loop is shared
         finally:
@@ -199,32 +203,51 @@ class Receiver:
         return inbound
 
     async def _read_hit(self, inbound: Inbound) -> int:
-        """Full Blocks from the store (D2). Whatever fails costs the prefill side more to compute, and nothing else."""
-        if not self._health.available:
+        """Full Blocks from the store (D2), but for those that are held. Whatever fails costs the prefill side more to
+        compute, and nothing else."""
+        if not (inbound.held or self._health.available):
             return 0
+        block_bytes = self._kv_pages.block_bytes
         self._counters.loads += 1
-        loaded = 0
+        held = loaded = 0
         try:
             async with asyncio.timeout(self._settings.load_deadline_s):
-                loaded = await self._read_blocks(inbound)
+                held = await self._take_held(inbound)
+                if held < len(inbound.reads) and self._health.available:
+                    loaded = await self._read_blocks(inbound, inbound.reads[held:])
         except (StoreUnavailable, TimeoutError, OSError) as error:
             if isinstance(error, StoreUnavailable):
                 self._health.failed(error)
             log.warning("a hit was not read", extra={"slot": inbound.request[0], "why": repr(error)})
             self._close_region(inbound)  # the store may still be writing to it
-        self._counters.loads_short += loaded < len(inbound.reads)
+            held = 0
+        self._counters.loads_short += held + loaded < len(inbound.reads)
         self._counters.blocks_loaded += loaded
-        self._counters.bytes_loaded += loaded * self._kv_pages.block_bytes
-        self._counters.count(KvLink.STORE_DECODE_BUFFER, loaded * self._kv_pages.block_bytes)
-        return loaded
+        self._counters.bytes_loaded += loaded * block_bytes
+        self._counters.blocks_reused += held
+        self._counters.count(KvLink.STORE_DECODE_BUFFER, loaded * block_bytes)
+        self._counters.count(KvLink.HELD_DECODE_BUFFER, held * block_bytes)
+        return held + loaded
 
-    async def _read_blocks(self, inbound: Inbound) -> int:
+    async def _take_held(self, inbound: Inbound) -> int:
+        """Of `reads`, the first ones, as many as are held, into the buffer."""
+        block_bytes, first = self._kv_pages.block_bytes, inbound.reads.start
+        with self._held.pinned(inbound.keys[: inbound.reads.stop]) as run:
+            for at in range(first, len(run)):
+                if inbound.gone.done():
+                    return 0
+                self._region(inbound).view[at * block_bytes : (at + 1) * block_bytes] = run.block(at)
+                await asyncio.sleep(0)  # the event loop is shared
+            return max(0, len(run) - first)
+
+    async def _read_blocks(self, inbound: Inbound, reads: range) -> int:
         block_bytes, timeout_s = self._kv_pages.block_bytes, self._settings.read_timeout_s
         batch = max(1, self._settings.load_buffer_bytes // block_bytes)
         target, loaded = self._region(inbound).descriptor(), 0
-        async with self._client.lease(inbound.keys, self._settings.load_deadline_s, timeout_s) as hit:
+        keys = inbound.keys[: reads.stop]
+        async with self._client.lease(keys, self._settings.load_deadline_s, timeout_s) as hit:
             self._health.answered()
-            while (first := inbound.reads.start + loaded) < hit.hit and not inbound.gone.done():
+            while (first := reads.start + loaded) < hit.hit and not inbound.gone.done():
                 count = min(batch, hit.hit - first)
                 got = await self._client.read(
                     hit.lease_id, first, count, block_bytes, target, first * block_bytes, timeout_s

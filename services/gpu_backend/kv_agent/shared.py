@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from services.fabric.hosting import RegionHost
 from services.gpu_backend.kv_agent.counters import AgentCounters
 from services.gpu_backend.kv_agent.health import StoreHealth
+from services.gpu_backend.kv_agent.held import HeldBlocks
 from services.gpu_backend.kv_agent.orders import Orders
 from services.gpu_backend.kv_agent.pages import Pages
 from services.gpu_backend.kv_agent.settings import AgentSettings
@@ -24,3 +25,4 @@ class Shared:
     name: str
     regions: RegionHost
     layers: int
+    held: HeldBlocks

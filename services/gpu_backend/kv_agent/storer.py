@@ -1,4 +1,6 @@
-"""Stores: full pages into the store's buffer, then durable, as far as nobody has to wait for it (D4)."""
+"""Stores: full pages into the store's buffer, then durable, as far as nobody has to wait for it (D4).
+
+On its way a block may be held in this process's memory, too, also one that the store has."""
 
 import asyncio
 import logging
@@ -40,6 +42,7 @@ class Storer:
     def __init__(self, shared: Shared) -> None:
         self._kv_pages, self._client = shared.kv_pages, shared.client
         self._health, self._counters, self._settings = shared.health, shared.counters, shared.settings
+        self._held = shared.held
         self._offers: deque[Offer] = deque()
         self._work = asyncio.Event()
         self._batches = 0
@@ -124,11 +127,23 @@ class Storer:
             if reason.startswith("full"):
                 self._work.clear()
                 return
-            if not reason and not offer.chain.broken:
-                await batch.put(at, await self._kv_pages.read(offer.page))
+            if not offer.chain.broken:
+                await self._copy_one(batch, at, offer, wanted=not reason)
             sent.append(held.popleft())
             offer.let_go()
             await asyncio.sleep(0)  # the event loop is shared
+
+    async def _copy_one(self, batch: WriteBatch, at: int, offer: Offer, wanted: bool) -> None:
+        one = offer.block
+        parent = one.parent if one.position else None
+        held = self._held.lacks(one.key, parent)
+        if not (wanted or held):
+            return
+        page = await self._kv_pages.read(offer.page)
+        if held:
+            self._held.put(one.key, parent, page)
+        if wanted:
+            await batch.put(at, page)
 
     def _settle(self, offers: Sequence[Offer], reasons: Sequence[str]) -> None:
         for offer, reason in zip(offers, reasons, strict=True):
