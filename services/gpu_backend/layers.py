@@ -55,7 +55,7 @@ Hear = Callable[[Sequence[Pass]], None]
 
 
 class LayerCounters:
-    """Verbs of the agent: listen, open, raise_to, close, fail. Of an engine: step. For several threads.
+    """Verbs of the agent: listen, attend, open, raise_to, close, fail. Of an engine: step. For several threads.
 
     windowed  pages hold a few layers at a time (kv_layers_resident): every prompt of a step waits for each layer, and
               the agent says when, whether there is something to load or not
@@ -75,6 +75,10 @@ class LayerCounters:
         with self._raised:
             self._hear = hear
             self._raised.notify_all()
+
+    def attend(self, under_way: bool) -> None:
+        """Prompts are being handed over, or none is any more. News that come late cost time and nothing else, so who has
+        to look for them may look seldom while there are none."""
 
     def open(self, lane: int) -> None:
         """Layers will come. Until `close` or `fail` the lane is kept."""

@@ -224,6 +224,61 @@ def fetch(data: NDArray[Any], address: int, stream: Stream) -> None:
     call(driver.cuMemcpyDtoHAsync, data.ctypes.data, address, data.nbytes, stream.handle)
 
 
+class Event:
+    """The end of what was on a stream when `after` was called last."""
+
+    def __init__(self) -> None:
+        flags = driver.CUevent_flags
+        how = int(flags.CU_EVENT_BLOCKING_SYNC) | int(flags.CU_EVENT_DISABLE_TIMING)
+        self.handle = call(driver.cuEventCreate, how)
+
+    def after(self, stream: Stream) -> None:
+        """Returns when all that is on the stream now is done; the thread sleeps meanwhile. Raises CudaError if it
+        failed."""
+        call(driver.cuEventRecord, self.handle, stream.handle)
+        call(driver.cuEventSynchronize, self.handle)
+
+    def close(self) -> None:
+        call(driver.cuEventDestroy, self.handle)
+
+
+def send_rows(address: int, pitch: int, rows: NDArray[np.uint8], stream: Stream) -> None:
+    """As `send`: rows[i], which may lie apart, to address + i * pitch."""
+    count, width = rows.shape
+    if count == 1 or width == pitch == rows.strides[0]:
+        call(driver.cuMemcpyHtoDAsync, address, rows.ctypes.data, count * width, stream.handle)
+        return
+    copy = driver.CUDA_MEMCPY2D()
+    copy.srcMemoryType, copy.dstMemoryType = _HOST, _DEVICE
+    copy.srcHost, copy.srcPitch = rows.ctypes.data, rows.strides[0]
+    copy.dstDevice, copy.dstPitch = address, pitch
+    copy.WidthInBytes, copy.Height = width, count
+    call(driver.cuMemcpy2DAsync, copy, stream.handle)
+
+
+def fetch_rows(address: int, pitch: int, rows: NDArray[np.uint8], stream: Stream) -> None:
+    """As send_rows, the other way."""
+    count, width = rows.shape
+    if count == 1 or width == pitch == rows.strides[0]:
+        call(driver.cuMemcpyDtoHAsync, rows.ctypes.data, address, count * width, stream.handle)
+        return
+    copy = driver.CUDA_MEMCPY2D()
+    copy.srcMemoryType, copy.dstMemoryType = _DEVICE, _HOST
+    copy.srcDevice, copy.srcPitch = address, pitch
+    copy.dstHost, copy.dstPitch = rows.ctypes.data, rows.strides[0]
+    copy.WidthInBytes, copy.Height = width, count
+    call(driver.cuMemcpy2DAsync, copy, stream.handle)
+
+
+_HOST, _DEVICE = driver.CUmemorytype.CU_MEMORYTYPE_HOST, driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+
+
+def copy_within(to: NDArray[np.uint64], source: NDArray[np.uint64], count: int, stream: Stream) -> None:
+    """`count` bytes of GPU memory from each source to each `to`; on its way when this returns."""
+    for into, out_of in zip(to.tolist(), source.tolist(), strict=True):
+        call(driver.cuMemcpyDtoDAsync, into, out_of, count, stream.handle)
+
+
 class Graph:
     """A graph of kernels, one behind the other."""
 

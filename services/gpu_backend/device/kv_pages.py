@@ -4,72 +4,86 @@ Nothing here waits for the whole device, so a scheduler that never leaves it is 
 kernel, which would take multiprocessors from steps. Everything is allocated before the scheduler starts.
 """
 
-import asyncio
 import contextlib
+import logging
 
 import numpy as np
 from numpy.typing import NDArray
 
-from services.gpu_backend.device import driver
-from services.gpu_backend.device.driver import Device, MappedMemory, Stream
+from services.gpu_backend.device.copies import Channel, Pinned, Rows
+from services.gpu_backend.device.driver import CudaError, Device
 
-
-class Lane:
-    """One direction: a stream of its own and a pinned buffer of one page. Copies one at a time."""
-
-    def __init__(self, device: Device, block_bytes: int) -> None:
-        self._device = device
-        self.lock = asyncio.Lock()
-        self.stream = Stream()
-        self.buffer = MappedMemory(block_bytes)
-
-    async def landed(self) -> None:
-        """Returns when the copy on its way is done, also when it is cancelled: then at once thereafter."""
-        try:
-            while True:
-                self._device.use()
-                if self.stream.done():
-                    return
-                await asyncio.sleep(0)  # a page takes some tens to hundreds of microseconds
-        except asyncio.CancelledError:
-            self._device.use()
-            self.stream.wait()
-            raise
-
-    def close(self) -> None:
-        self.stream.close()
-        self.buffer.close()
+log = logging.getLogger(__name__)
 
 
 class DevicePages:
-    """`Pages` of one pool: pages one behind the other from `address` on. Raises CudaError where the GPU fails."""
+    """`LayerPages` of one pool: pages one behind the other from `address` on. Raises CudaError where the GPU fails."""
 
-    def __init__(self, device: Device, address: int, pages: int, block_bytes: int) -> None:
+    def __init__(self, device: Device, address: int, pages: int, block_bytes: int, layers: int = 1) -> None:
         self.block_bytes = block_bytes
+        self.layers = self.resident = layers
         self._device, self._address, self._pages = device, address, pages
+        self._layer_bytes = block_bytes // layers
+        self._pinned = Pinned(device)
         with contextlib.ExitStack() as held:
-            self._out = held.enter_context(contextlib.closing(Lane(device, block_bytes)))
-            self._in = held.enter_context(contextlib.closing(Lane(device, block_bytes)))
+            held.callback(self._pinned.close)
+            self._out = held.enter_context(contextlib.closing(Channel(device, block_bytes, self._pinned)))
+            self._in = held.enter_context(contextlib.closing(Channel(device, block_bytes, self._pinned)))
+            self._one = np.empty((1, block_bytes), np.uint8)
+            self._pinned.add(self._one)
             self._held = held.pop_all()
 
     async def read(self, page: int) -> NDArray[np.uint8]:
-        async with self._out.lock:
-            self._device.use()
-            driver.fetch(self._out.buffer.view, self._at(page), self._out.stream)
-            await self._out.landed()
-            return self._out.buffer.view
+        await self.read_into(np.array([page], np.uint32), self._one)
+        block: NDArray[np.uint8] = self._one[0]
+        return block
+
+    async def read_into(self, pages: NDArray[np.uint32], into: Rows) -> None:
+        await self._out.fetch(into, self._at(pages), self.block_bytes)
 
     async def write(self, page: int, block: NDArray[np.uint8]) -> None:
-        async with self._in.lock:
-            self._in.buffer.view[:] = block
-            self._device.use()
-            driver.send(self._at(page), self._in.buffer.view, self._in.stream)
-            await self._in.landed()
+        await self.write_from(np.array([page], np.uint32), block[None])
 
-    def _at(self, page: int) -> int:
-        if not 0 <= page < self._pages:
-            raise IndexError(f"page {page} of {self._pages}")
-        return self._address + page * self.block_bytes
+    async def write_from(self, pages: NDArray[np.uint32], blocks: Rows) -> None:
+        await self._in.send(blocks, self._at(pages), self.block_bytes)
+
+    async def read_layer(self, layer: int, pages: NDArray[np.uint32], into: Rows) -> None:
+        await self._out.fetch(into, self._at(pages, layer), self.block_bytes)
+
+    async def write_layer(self, layer: int, pages: NDArray[np.uint32], blocks: Rows) -> None:
+        await self._in.send(blocks, self._at(pages, layer), self.block_bytes)
+
+    # --- to and from other memory of GPUs ---
+
+    async def push(
+        self, first_layer: int, layers: int, pages: NDArray[np.uint32], addresses: NDArray[np.uint64]
+    ) -> None:
+        """Layers [first_layer, first_layer + layers) of pages[i], in one piece, to GPU memory at addresses[i]."""
+        await self._out.within(addresses, self._at(pages, first_layer), layers * self._layer_bytes)
+
+    async def pull(
+        self, first_layer: int, layers: int, pages: NDArray[np.uint32], addresses: NDArray[np.uint64]
+    ) -> None:
+        """As push, the other way."""
+        await self._in.within(self._at(pages, first_layer), addresses, layers * self._layer_bytes)
+
+    # --- memory of the host that is moved from and to ---
+
+    def pin(self, memory: Rows) -> None:
+        """Where the driver can't, what moves takes the longer way."""
+        try:
+            self._pinned.add(memory)
+        except CudaError as error:
+            log.warning("memory can't be pinned", extra={"bytes": memory.nbytes, "why": str(error)})
+
+    def unpin(self, memory: Rows) -> None:
+        self._pinned.discard(memory)
+
+    def _at(self, pages: NDArray[np.uint32], layer: int = 0) -> NDArray[np.uint64]:
+        if len(pages) and int(pages.max()) >= self._pages:
+            raise IndexError(f"page {int(pages.max())} of {self._pages}")
+        begin = np.uint64(self._address + layer * self._layer_bytes)
+        return begin + pages.astype(np.uint64) * np.uint64(self.block_bytes)
 
     def close(self) -> None:
         """After the agent has ended."""

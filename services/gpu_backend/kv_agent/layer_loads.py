@@ -68,7 +68,7 @@ class LayerLoads:
     ) -> None:
         for source, part in zip(sources, blocks, strict=True):
             if len(part):
-                await self._kv_pages.write_layer(layer, pages[source.first : source.end], part)
+                await source.write(layer, part, self._kv_pages, pages[source.first : source.end])
                 self._counters.count(source.link, part.nbytes)
 
 

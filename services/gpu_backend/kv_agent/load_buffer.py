@@ -31,6 +31,11 @@ class LoadBuffer:
         assert self._region is not None
         return self._region.view[at * self._block_bytes : (at + 1) * self._block_bytes]
 
+    def first(self, blocks: int) -> NDArray[np.uint8]:
+        """u8[blocks, block_bytes]."""
+        assert self._region is not None
+        return self._region.view[: blocks * self._block_bytes].reshape(blocks, -1)
+
     def by_layers(self, blocks: int, layers: int) -> NDArray[np.uint8]:
         """u8[blocks, layers, layer_bytes] of the first ones."""
         assert self._region is not None

@@ -7,6 +7,7 @@ goes first. A connection that loops back carries the same bytes in the lane of K
 import asyncio
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from services.fabric.hosting import RegionHost
 from services.fabric.operations import TrafficClass
 from services.fabric.rights import Rights
 from services.fabric.transports import open_region
-from services.gpu_backend.kv_agent.pages import Pages, to_its_end
+from services.gpu_backend.kv_agent.pages import Blocks, PageNumbers, Pages, to_its_end
 
 KV = TrafficClass.KV
 
@@ -42,21 +43,38 @@ class LoopbackPages:
             raise
         self._leaving = self._region.view[: self.block_bytes]
         self._entering = self._region.view[self.block_bytes :]
-        self._read = np.empty(self.block_bytes, np.uint8)
+        self._read = np.empty((1, self.block_bytes), np.uint8)
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
 
     async def read(self, page: int) -> NDArray[np.uint8]:
         """Raises OSError when the connection fails, besides what the pages raise."""
-        async with self._reading:
-            self._leaving[:] = await self._pages.read(page)
-            await _whole(lambda: self._way.read_into(0, self._read, KV))
-            return self._read
+        await self.read_into(np.array([page], np.uint32), self._read)
+        block: NDArray[np.uint8] = self._read[0]
+        return block
 
-    async def write(self, page: int, block: NDArray[np.uint8]) -> None:
+    async def read_into(self, pages: PageNumbers, into: Blocks) -> None:
+        """As read."""
+        async with self._reading:
+            for page, block in zip(pages.tolist(), into, strict=True):
+                self._leaving[:] = await self._pages.read(page)
+                await _whole(partial(self._way.read_into, 0, block, KV))
+
+    async def write(self, page: int, block: Blocks) -> None:
+        """As read."""
+        await self.write_from(np.array([page], np.uint32), block[None])
+
+    async def write_from(self, pages: PageNumbers, blocks: Blocks) -> None:
         """As read."""
         async with self._writing:
-            await _whole(lambda: self._way.write(self.block_bytes, block, KV))
-            await self._pages.write(page, self._entering)
+            for page, block in zip(pages.tolist(), blocks, strict=True):
+                await _whole(partial(self._way.write, self.block_bytes, block, KV))
+                await self._pages.write(page, self._entering)
+
+    def pin(self, memory: Blocks) -> None:
+        """Nothing: only this object's own memory is near the pages."""
+
+    def unpin(self, memory: Blocks) -> None:
+        """Nothing."""
 
     def close(self) -> None:
         """Idempotent. Nobody reads or writes any more."""

@@ -9,10 +9,16 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 Blocks = NDArray[np.uint8]
+PageNumbers = NDArray[np.uint32]
 
 
 class Pages(Protocol):
-    """Of one engine. Called on the agent's event loop; only pages that no step under way names."""
+    """Of one engine. Called on the agent's event loop; only pages that no step under way names.
+
+    What many pages are read into, and written from, are rows of any memory of this process: a row lies in one piece,
+    rows may lie apart. If a call is cancelled, the content of what it writes to is undefined, and nothing is written to
+    it any more.
+    """
 
     block_bytes: int
 
@@ -21,9 +27,24 @@ class Pages(Protocol):
         ...
 
     async def write(self, page: int, block: Blocks) -> None:
-        """The page holds the block when this returns; if it is cancelled, the page's content is undefined, and
-        nothing is written to it any more.
-        """
+        """The page holds the block when this returns."""
+        ...
+
+    async def read_into(self, pages: PageNumbers, into: Blocks) -> None:
+        """Page pages[i] into into[i]: u8[pages, block_bytes]."""
+        ...
+
+    async def write_from(self, pages: PageNumbers, blocks: Blocks) -> None:
+        """As read_into, the other way."""
+        ...
+
+    def pin(self, memory: Blocks) -> None:
+        """This memory, in one piece, will be moved from and to often: where that helps, it is made ready. It stays
+        where it is until `unpin`."""
+        ...
+
+    def unpin(self, memory: Blocks) -> None:
+        """Of what was pinned; nothing is being moved. Idempotent."""
         ...
 
 
@@ -33,15 +54,15 @@ class LayerPages(Pages, Protocol):
 
     layers: int
     resident: int
-    """Layers that a page holds at a time: layer n lies where layer n - resident lay. Fewer than `layers`: no `read`
-    and no `write`."""
+    """Layers that a page holds at a time: layer n lies where layer n - resident lay. Fewer than `layers`: whole pages
+    can be neither read nor written."""
 
-    async def read_layer(self, layer: int, pages: NDArray[np.uint32]) -> Blocks:
-        """u8[pages, layer_bytes], the caller's own."""
+    async def read_layer(self, layer: int, pages: PageNumbers, into: Blocks) -> None:
+        """As read_into: u8[pages, layer_bytes]."""
         ...
 
-    async def write_layer(self, layer: int, pages: NDArray[np.uint32], blocks: Blocks) -> None:
-        """From u8[pages, layer_bytes]. As `write`."""
+    async def write_layer(self, layer: int, pages: PageNumbers, blocks: Blocks) -> None:
+        """As write_from: u8[pages, layer_bytes]."""
         ...
 
 
@@ -63,19 +84,37 @@ class HostPages:
         self._require_all_layers()
         self._memory[page] = block
 
-    async def read_layer(self, layer: int, pages: NDArray[np.uint32]) -> Blocks:
-        found: Blocks = await to_its_end(lambda: self._by_layer[pages, layer % self.resident])
-        return found
+    async def read_into(self, pages: PageNumbers, into: Blocks) -> None:
+        self._require_all_layers()
+        await to_its_end(lambda: _copy(into, self._memory, pages))
 
-    async def write_layer(self, layer: int, pages: NDArray[np.uint32], blocks: Blocks) -> None:
-        def copy() -> None:
-            self._by_layer[pages, layer % self.resident] = blocks
+    async def write_from(self, pages: PageNumbers, blocks: Blocks) -> None:
+        self._require_all_layers()
+        await to_its_end(lambda: _spread(self._memory, pages, blocks))
 
-        await to_its_end(copy)
+    async def read_layer(self, layer: int, pages: PageNumbers, into: Blocks) -> None:
+        await to_its_end(lambda: _copy(into, self._by_layer[:, layer % self.resident], pages))
+
+    async def write_layer(self, layer: int, pages: PageNumbers, blocks: Blocks) -> None:
+        await to_its_end(lambda: _spread(self._by_layer[:, layer % self.resident], pages, blocks))
+
+    def pin(self, memory: Blocks) -> None:
+        """Nothing: all memory is alike here."""
+
+    def unpin(self, memory: Blocks) -> None:
+        """Nothing."""
 
     def _require_all_layers(self) -> None:
         if self.resident < self.layers:
             raise OSError(f"pages hold {self.resident} of {self.layers} layers at a time: there are no whole blocks")
+
+
+def _copy(into: Blocks, memory: Blocks, rows: PageNumbers) -> None:
+    into[:] = memory[rows]
+
+
+def _spread(memory: Blocks, rows: PageNumbers, blocks: Blocks) -> None:
+    memory[rows] = blocks
 
 
 async def to_its_end(work: Callable[[], T]) -> T:

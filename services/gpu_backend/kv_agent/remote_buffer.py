@@ -1,56 +1,106 @@
 """The decode side's buffer of one prompt, as the prefill side reaches it: Layer Blocks (D5) by one-sided operations."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.fabric.operations import TrafficClass
 from services.fabric.remote_region import RemoteRegion
-from services.gpu_backend.kv_agent.pages import Blocks
+from services.gpu_backend.kv_agent.pages import Blocks, LayerPages, PageNumbers, Pages
 
 KV = TrafficClass.KV
 
 
 class RemoteBuffer:
-    """All calls raise FabricError. What a caller gives up goes on in its thread, with memory that is nobody else's;
-    `close` waits for that, as long as the transport may take."""
+    """All calls raise FabricError, and what pages raise. What a caller gives up goes on in its thread, with memory that
+    is nobody else's; `close` waits for that, as long as the transport may take.
+
+    Where this process maps the buffer, pages are moved from and to it in place; else through memory of their own.
+    """
 
     def __init__(self, region: RemoteRegion, layers: int, block_bytes: int) -> None:
         self.layers = layers
         self.blocks = region.descriptor.length // block_bytes
         self._region, self._block_bytes, self._layer_bytes = region, block_bytes, block_bytes // layers
         self._moving: set[asyncio.Future[None]] = set()
+        mapped = region.mapped()
+        self._mapped = None if mapped is None else _by_layers(mapped, self.blocks, layers, block_bytes)
+
+    # --- between the buffer and pages ---
+
+    async def layer_from_pages(
+        self, kv_pages: LayerPages, layer: int, blocks: Sequence[int], pages: PageNumbers
+    ) -> None:
+        """Layer `layer` of pages[i] into block blocks[i]."""
+        if self._mapped is None:
+            data = np.empty((len(blocks), self._layer_bytes), np.uint8)
+            await kv_pages.read_layer(layer, pages, data)
+            await self.write_layer(layer, blocks, data)
+            return
+        self._region.verify()
+        for run, first in _runs(blocks):
+            await kv_pages.read_layer(layer, pages[run], self._mapped[first : first + run.stop - run.start, layer])
+        self._region.verify()
+
+    async def blocks_from_pages(self, kv_pages: Pages, blocks: Sequence[int], pages: PageNumbers) -> None:
+        """Page pages[i] into block blocks[i]."""
+        if self._mapped is None:
+            data = np.empty((len(blocks), self._block_bytes), np.uint8)
+            await kv_pages.read_into(pages, data)
+            await self.write_blocks(blocks, data)
+            return
+        self._region.verify()
+        for run, first in _runs(blocks):
+            into = self._mapped[first : first + run.stop - run.start]
+            await kv_pages.read_into(pages[run], into.reshape(len(into), -1))
+        self._region.verify()
+
+    async def blocks_to_pages(self, kv_pages: Pages, blocks: Sequence[int], pages: PageNumbers) -> None:
+        """Block blocks[i] into page pages[i]."""
+        if self._mapped is None:
+            await kv_pages.write_from(pages, await self.read_blocks(blocks))
+            return
+        self._region.verify()
+        for run, first in _runs(blocks):
+            data = self._mapped[first : first + run.stop - run.start]
+            await kv_pages.write_from(pages[run], data.reshape(len(data), -1))
+        self._region.verify()
+
+    # --- between the buffer and other memory ---
 
     async def read_layer(self, layer: int, blocks: Sequence[int]) -> Blocks:
         """u8[blocks, layer_bytes]."""
-        into = np.empty((len(blocks), self._layer_bytes), np.uint8)
-        at = self._places(blocks, [layer])
-        await self._move(lambda: self._region.gather(at, self._lengths(at), into, KV))
-        return into
+        return await self._gather(blocks, [layer])
 
     async def write_layer(self, layer: int, blocks: Sequence[int], data: Blocks) -> None:
         """From u8[blocks, layer_bytes], which is left alone from then on."""
-        at = self._places(blocks, [layer])
-        await self._move(lambda: self._region.scatter(at, self._lengths(at), data, KV))
+        await self._scatter(blocks, [layer], data)
 
-    async def read_block(self, block: int) -> Blocks:
-        """u8[block_bytes]: its layers are pieces of their own, posted together."""
-        into = np.empty(self._block_bytes, np.uint8)
-        at = self._places([block], range(self.layers))
-        await self._move(lambda: self._region.gather(at, self._lengths(at), into, KV))
-        return into
+    async def read_blocks(self, blocks: Sequence[int]) -> Blocks:
+        """u8[blocks, block_bytes]: their layers are pieces of their own, posted together."""
+        return await self._gather(blocks, range(self.layers))
 
-    async def write_block(self, block: int, data: Blocks) -> None:
-        """As read_block."""
-        at = self._places([block], range(self.layers))
-        await self._move(lambda: self._region.scatter(at, self._lengths(at), data, KV))
+    async def write_blocks(self, blocks: Sequence[int], data: Blocks) -> None:
+        """As read_blocks, from memory that is left alone from then on."""
+        await self._scatter(blocks, range(self.layers), data)
 
     async def close(self) -> None:
         if self._moving:
             await asyncio.wait(self._moving)
+        self._mapped = None
         self._region.close()
+
+    async def _gather(self, blocks: Sequence[int], layers: Sequence[int]) -> Blocks:
+        into = np.empty((len(blocks), len(layers) * self._layer_bytes), np.uint8)
+        at = self._places(blocks, layers)
+        await self._move(lambda: self._region.gather(at, self._lengths(at), into, KV))
+        return into
+
+    async def _scatter(self, blocks: Sequence[int], layers: Sequence[int], data: Blocks) -> None:
+        at = self._places(blocks, layers)
+        await self._move(lambda: self._region.scatter(at, self._lengths(at), data, KV))
 
     def _places(self, blocks: Sequence[int], layers: Sequence[int]) -> NDArray[np.uint64]:
         begins = np.array(blocks, np.uint64)[:, None] * np.uint64(self._block_bytes)
@@ -69,3 +119,17 @@ class RemoteBuffer:
         self._moving.add(moving)
         moving.add_done_callback(self._ended)
         await asyncio.shield(moving)
+
+
+def _by_layers(mapped: memoryview, blocks: int, layers: int, block_bytes: int) -> Blocks:
+    """u8[blocks, layers, layer_bytes]."""
+    return np.frombuffer(mapped, np.uint8, blocks * block_bytes).reshape(blocks, layers, -1)
+
+
+def _runs(blocks: Sequence[int]) -> Iterator[tuple[slice, int]]:
+    """Of blocks one behind the other: where they stand in `blocks`, and the first of them."""
+    numbers = np.asarray(blocks, np.int64)
+    cuts = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist()
+    for begin, end in zip([0, *cuts], [*cuts, len(numbers)], strict=True):
+        if end > begin:
+            yield slice(begin, end), int(numbers[begin])

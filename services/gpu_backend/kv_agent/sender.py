@@ -1,7 +1,7 @@
 """The prefill side of a hand-over: the hit from the decode side's buffer (D2), the prompt's KV into it (D1, D3).
 
-Where an engine waits for layers (D6) both go beside its steps: the hit ahead of the layer that attends to it, what is
-computed while the next layer is. What is left then, or all, goes by blocks when the prompt is computed.
+Where an engine waits for layers (D6) both go beside its steps (layer_sender.py). What is left then, or all, goes by
+blocks when the prompt is computed.
 """
 
 import asyncio
@@ -13,26 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
-from services.common.keys import BLOCK_TOKENS
-from services.fabric.errors import FabricError
 from services.fabric.transports import open_region
-from services.gpu_backend.kv_agent.counters import AgentCounters
-from services.gpu_backend.kv_agent.handover import Handover, PassLost, TransferFailed
-from services.gpu_backend.kv_agent.layer_loads import LayerLoads
+from services.gpu_backend.kv_agent.handover import Handover, TransferFailed
+from services.gpu_backend.kv_agent.layer_sender import FAILURES, LayerSender
 from services.gpu_backend.kv_agent.links import KvLink
-from services.gpu_backend.kv_agent.pages import LayerPages
 from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
-from services.gpu_backend.kv_agent.settings import AgentSettings
 from services.gpu_backend.kv_agent.shared import Shared
 from services.gpu_backend.kv_agent.sources import LoadedThere, Source
-from services.gpu_backend.layers import LayerCounters, Pass
+from services.gpu_backend.layers import Pass
 from services.gpu_backend.scheduler.orders import KvOrderKind
 
 log = logging.getLogger(__name__)
 
-FAILURES = (TransferFailed, FabricError, TimeoutError, OSError)
-UNKNOWN_S = 1.0
-"""A pass in a window may be heard of so long before its request's order."""
+BATCH_BYTES = 64 << 20
+"""Of blocks that are moved by one call, at most; one block at least."""
 
 
 class DecodeSide(Protocol):
@@ -45,33 +39,22 @@ class DecodeSide(Protocol):
     async def finish(self, transfer: int, first_token: int) -> None: ...
 
 
-class ByLayers:
-    """What a sender needs to move layers beside steps. Made only for pages and engines that can."""
-
-    def __init__(
-        self, kv_pages: LayerPages, layers: LayerCounters, counters: AgentCounters, settings: AgentSettings
-    ) -> None:
-        self.kv_pages, self.counters = kv_pages, layers
-        self.windowed, self.resident = layers.windowed, kv_pages.resident
-        self.loads = LayerLoads(kv_pages, layers, counters, settings.layers_s)
-
-
 class Sender:
     """`run` it as a task. Every order that was submitted is answered within `transfer_s` of being begun; no page is
     touched after its answer but by a load that was answered at its first layer, which the lane's counter tells.
 
-    A request that waits for the other side keeps no other one waiting; bytes are moved for `send_workers` at once.
+    A request that waits for the other side keeps no other one waiting; blocks are moved for `send_workers` at once.
     """
 
-    def __init__(self, shared: Shared, decode_side: DecodeSide, by_layers: ByLayers | None = None) -> None:
+    def __init__(self, shared: Shared, decode_side: DecodeSide, by_layers: LayerSender | None = None) -> None:
         self._orders, self._kv_pages, self._layers = shared.orders, shared.kv_pages, shared.layers
         self._counters, self._settings = shared.counters, shared.settings
         self._decode_side, self._by_layers = decode_side, by_layers
         self._moving = asyncio.Semaphore(self._settings.send_workers)
+        self._batch = max(1, BATCH_BYTES // self._kv_pages.block_bytes)
         self._arrivals: asyncio.Queue[Handover] = asyncio.Queue()  # bounded by the engine's lanes, as all here
         self._handovers: dict[tuple[int, int], Handover] = {}
         self._unanswered: dict[tuple[int, int], np.void] = {}
-        self._unclaimed: dict[tuple[int, int], Pass] = {}
 
     # --- orders ---
 
@@ -81,8 +64,8 @@ class Sender:
         if (handover := self._handovers.get(request)) is None:
             handover = self._handovers[request] = Handover(*request, int(order["lane"]), int(order["transfer"]))
             self._arrivals.put_nowait(handover)
-            if (early := self._unclaimed.pop(request, None)) is not None:
-                self._enter(handover, early)
+            if self._by_layers:
+                self._by_layers.begin(handover)
         return handover
 
     def submit(self, order: np.void) -> None:
@@ -93,43 +76,17 @@ class Sender:
 
     def forget(self, slot: int, generation: int) -> None:
         """The request has ended. Idempotent."""
-        self._unclaimed.pop((slot, generation), None)
-        if (handover := self._handovers.pop((slot, generation), None)) is not None:
+        request = slot, generation
+        if (handover := self._handovers.pop(request, None)) is not None:
             handover.ended = True
             if handover.task is not None:
                 handover.task.cancel()
+        if self._by_layers:
+            self._by_layers.end(request, last=not self._handovers)
 
     def heard(self, passes: Sequence[Pass]) -> bool:
-        """From the engine: a step begins, has computed a layer, or is over. True if an order is missing for one."""
-        missing = False
-        for one in passes:
-            if (handover := self._handovers.get(one.request)) is not None:
-                self._enter(handover, one)
-                handover.changed()
-            elif one.over:
-                self._unclaimed.pop(one.request, None)
-            else:
-                missing |= self._keep_unclaimed(one)
-        return missing
-
-    def _enter(self, handover: Handover, one: Pass) -> None:
-        if handover.last_pass is not one and self._by_layers:
-            handover.last_pass = one
-            handover.jobs.put_nowait(one)
-
-    def _keep_unclaimed(self, one: Pass) -> bool:
-        if self._unclaimed.get(one.request) is one:
-            return False
-        self._unclaimed[one.request] = one
-        if self._by_layers and self._by_layers.windowed:
-            asyncio.get_running_loop().call_later(UNKNOWN_S, self._refuse, one)
-        return True
-
-    def _refuse(self, one: Pass) -> None:
-        """It belongs to no hand-over, so nobody would take its layers out of the window."""
-        if self._unclaimed.get(one.request) is one and self._by_layers:
-            del self._unclaimed[one.request]
-            self._by_layers.counters.fail(one.lane)
+        """From the engine. True if an order is missing for a pass."""
+        return self._by_layers is not None and self._by_layers.heard(self._handovers, passes)
 
     # --- a load whose blocks lie somewhere by now ---
 
@@ -141,17 +98,9 @@ class Sender:
     async def bring(
         self, order: np.void, pages: NDArray[np.uint32], sources: Sequence[Source], answer: Callable[[], None]
     ) -> None:
-        """Brings the hit of a request in by layers; `answer` is called, maybe several times, from where its step may
-        begin. Returns when the sources are done with. Raises FAILURES."""
+        """As LayerSender.bring."""
         assert self._by_layers
-        handover = self.expect(order)
-        if self._by_layers.windowed:
-            handover.sources = list(sources)
-            answer()
-            await handover.hit_taken.wait()
-            return
-        async with asyncio.timeout(self._settings.layers_s):
-            await self._by_layers.loads.bring(handover.lane, pages, sources, _at_once, lambda layer: answer())
+        await self._by_layers.bring(self.expect(order), pages, sources, answer)
 
     async def there(self, order: np.void) -> LoadedThere:
         """What of the request's hit the decode side has read, once it has (D2, D15). Raises FAILURES."""
@@ -164,11 +113,10 @@ class Sender:
     async def bring_blocks(self, source: LoadedThere, pages: NDArray[np.uint32]) -> None:
         """As `bring`, without counters: block by block. Raises FAILURES."""
         async with asyncio.timeout(self._settings.transfer_s):
-            for at in range(source.first, source.end):
+            for batch in self._batches(range(source.first, source.end)):
                 async with self._moving:
-                    block = await source.fetch_block(at)
-                await self._kv_pages.write(int(pages[at]), block)
-                self._counters.count(source.link, block.nbytes)
+                    await source.bring_blocks(self._kv_pages, batch, pages[batch])
+                self._counters.count(source.link, len(batch) * self._kv_pages.block_bytes)
 
     # --- life ---
 
@@ -189,7 +137,8 @@ class Sender:
                 while True:
                     job = await handover.jobs.get()
                     if isinstance(job, Pass):
-                        await self._take_part(handover, job)
+                        assert self._by_layers
+                        await self._by_layers.take_part(handover, job, self._opened)
                     elif job["kind"] == KvOrderKind.LOAD:
                         tasks.create_task(self._load(handover, job))
                     else:
@@ -224,11 +173,11 @@ class Sender:
                 buffer = await self._opened(handover)
                 if buffer.blocks != len(pages):
                     raise TransferFailed(f"the buffer is not one of {len(pages)} blocks")
-                for at in [at for at in range(len(pages)) if at not in handover.there]:
-                    block = (await self._kv_pages.read(int(pages[at]))).copy()
+                for batch in self._batches([at for at in range(len(pages)) if at not in handover.there]):
                     async with self._moving:
-                        await buffer.write_block(at, block)
-                    self._counters.count(KvLink.PREFILL_PAGES_DECODE_BUFFER, block.nbytes)
+                        await buffer.blocks_from_pages(self._kv_pages, batch, pages[batch])
+                    moved = len(batch) * self._kv_pages.block_bytes
+                    self._counters.count(KvLink.PREFILL_PAGES_DECODE_BUFFER, moved)
                 await self._decode_side.finish(handover.transfer, int(order["tokens"][0]))
             self._counters.prompts_sent += 1
             done = len(pages)
@@ -236,6 +185,9 @@ class Sender:
             log.warning("a hand-over failed", extra={"slot": handover.request[0], "why": repr(error)})
         finally:
             self._answer(order, done)
+
+    def _batches(self, blocks: Sequence[int]) -> list[list[int]]:
+        return [list(blocks[at : at + self._batch]) for at in range(0, len(blocks), self._batch)]
 
     async def _opened(self, handover: Handover) -> RemoteBuffer:
         async with handover.opening:
@@ -247,73 +199,9 @@ class Sender:
                 handover.there.update(handover.hit)
         return handover.buffer
 
-    # --- a step that computes a part of the prompt (D6) ---
-
-    async def _take_part(self, handover: Handover, one: Pass) -> None:
-        handover.taken, handover.broken = 0, None
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._stream(handover, one))
-            if self._by_layers and self._by_layers.windowed:
-                tasks.create_task(self._feed(handover, one))
-
-    async def _stream(self, handover: Handover, one: Pass) -> None:
-        """Layers out of the pages into the decode side's buffer, as they are computed."""
-        try:
-            async with asyncio.timeout(self._settings.transfer_s):
-                await self._stream_layers(handover, one)
-            handover.completed(one)
-        except (PassLost, *FAILURES) as error:
-            log.warning("layers were not handed over", extra={"slot": one.slot, "why": repr(error)})
-            handover.break_off(error)
-
-    async def _stream_layers(self, handover: Handover, one: Pass) -> None:
-        assert self._by_layers
-        kv_pages, buffer = self._by_layers.kv_pages, await self._opened(handover)
-        wanted = handover.lacking(one, self._by_layers.windowed)
-        if wanted and wanted[-1] >= buffer.blocks:
-            raise TransferFailed(f"the buffer has {buffer.blocks} blocks, the prompt more")
-        for layer in range(self._layers):
-            await handover.computed(one, layer)
-            if wanted:
-                blocks = await kv_pages.read_layer(layer, one.pages[wanted])
-                async with self._moving:
-                    await buffer.write_layer(layer, wanted, blocks)
-                self._counters.count(KvLink.PREFILL_PAGES_DECODE_BUFFER, blocks.nbytes)
-            handover.take_out(layer + 1)
-
-    async def _feed(self, handover: Handover, one: Pass) -> None:
-        """In a window: what is before the pass into the pages, each layer once there is room for it."""
-        assert self._by_layers
-        window = self._by_layers.resident
-        try:
-            sources = await self._before(handover, one)
-            await self._by_layers.loads.bring(
-                one.lane, one.pages, sources, lambda layer: handover.room(layer - window + 1), lambda layer: None
-            )
-        except FAILURES as error:
-            log.warning("a window was not filled", extra={"slot": one.slot, "why": repr(error)})
-        finally:
-            handover.sources = []
-            handover.hit_taken.set()
-
-    async def _before(self, handover: Handover, one: Pass) -> Sequence[Source]:
-        """Of the KV before the pass: the hit, or in the decode side's buffer all that earlier passes had."""
-        assert self._by_layers
-        if one.position == 0:
-            return ()
-        try:
-            return handover.sources or [LoadedThere(await self._opened(handover), 0, -(-one.position // BLOCK_TOKENS))]
-        except FAILURES:
-            self._by_layers.counters.fail(one.lane)
-            raise
-
     def _answer(self, order: np.void, blocks: int) -> None:
         """Once an order."""
         request = int(order["slot"]), int(order["generation"])
         if self._unanswered.get(request) is order:
             del self._unanswered[request]
             self._orders.answer_load(order, blocks)
-
-
-async def _at_once(layer: int) -> None:
-    """Pages that hold all layers have room for each."""

@@ -1,9 +1,12 @@
 """Where a prompt's stored KV lies before it is brought into pages layer by layer (D1, D2)."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
+from services.gpu_backend.kv_agent.held import Run
 from services.gpu_backend.kv_agent.links import KvLink
-from services.gpu_backend.kv_agent.pages import Blocks
+from services.gpu_backend.kv_agent.pages import Blocks, LayerPages, PageNumbers, Pages
 from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
 
 
@@ -15,11 +18,22 @@ class Source(Protocol):
     link: KvLink
 
     async def fetch(self, layer: int) -> Blocks:
-        """u8[end - first, layer_bytes]. Raises FabricError."""
+        """u8[end - first, layer_bytes]: as much of the way as goes ahead. Raises FabricError."""
+        ...
+
+    async def write(self, layer: int, fetched: Blocks, kv_pages: LayerPages, pages: PageNumbers) -> None:
+        """The rest of the way, into pages[end - first]. Raises FabricError, and what pages raise."""
         ...
 
 
-class LoadedHere:
+class _InHostMemory:
+    """What is fetched lies in this process's memory."""
+
+    async def write(self, layer: int, fetched: Blocks, kv_pages: LayerPages, pages: PageNumbers) -> None:
+        await kv_pages.write_layer(layer, pages, fetched)
+
+
+class LoadedHere(_InHostMemory):
     """In this engine's buffer, which the store has written Full Blocks to (D1): u8[blocks, layers, layer_bytes]."""
 
     link = KvLink.PREFILL_BUFFER_PAGES
@@ -33,7 +47,21 @@ class LoadedHere:
         return found
 
 
-class LoadedThere:
+class HeldHere(_InHostMemory):
+    """Blocks that this engine still holds: a prompt's first ones. Pinned by whoever made this."""
+
+    link = KvLink.HELD_PREFILL_PAGES
+    first = 0
+
+    def __init__(self, run: Run, layers: int) -> None:
+        self.end = len(run)
+        self._run, self._layers = run, layers
+
+    async def fetch(self, layer: int) -> Blocks:
+        return await asyncio.to_thread(self._run.layer, layer, self._layers)
+
+
+class LoadedThere(_InHostMemory):
     """In the decode engine's buffer (D2), which has what was read there, and later what was computed here."""
 
     link = KvLink.DECODE_BUFFER_PREFILL_PAGES
@@ -45,6 +73,6 @@ class LoadedThere:
     async def fetch(self, layer: int) -> Blocks:
         return await self._buffer.read_layer(layer, range(self.first, self.end))
 
-    async def fetch_block(self, block: int) -> Blocks:
-        """u8[block_bytes]. Raises FabricError."""
-        return await self._buffer.read_block(block)
+    async def bring_blocks(self, kv_pages: Pages, blocks: Sequence[int], pages: PageNumbers) -> None:
+        """All layers of some blocks, into pages[blocks]. Raises FabricError, and what pages raise."""
+        await self._buffer.blocks_to_pages(kv_pages, blocks, pages)

@@ -181,15 +181,15 @@ async def test_a_layer_that_does_not_leave_is_sent_again(
     spawn: Any, tmp_path: Path, layer: int, resident: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await spawn()
-    broken, write = {layer}, RemoteBuffer.write_layer
+    broken, write = {layer}, RemoteBuffer.layer_from_pages
 
-    async def break_once(buffer: RemoteBuffer, layer: int, blocks: Any, data: Any) -> None:
+    async def break_once(buffer: RemoteBuffer, kv_pages: Any, layer: int, *where: Any) -> None:
         if layer in broken:
             broken.remove(layer)
             raise StaleRegion("the network has broken")
-        await write(buffer, layer, blocks, data)
+        await write(buffer, kv_pages, layer, *where)
 
-    monkeypatch.setattr(RemoteBuffer, "write_layer", break_once)
+    monkeypatch.setattr(RemoteBuffer, "layer_from_pages", break_once)
     async with one_by_one(store.address, tmp_path, resident=resident, step_s=0.1) as o:
         tokens = prompt(200, 3)
         prefill, decode = o.start(tokens, NEW, 0, "prefill")
