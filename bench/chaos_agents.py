@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 
 from bench.agent_turns import Conversation
+from bench.chaos_ties import Suspect
 from bench.conversations import ask
 from tests.mesh.harness import Answer, Client
 from tests.mesh.tiny_model import NAME
@@ -25,19 +26,29 @@ WEIGHTS = {"prefill": 3, "decode": 3, "kvstore": 3, "tokenizer": 3, "global_sche
 
 @dataclass(slots=True)
 class Tally:
-    """`ends` counts requests by how they ended; `faults` must stay empty."""
+    """`ends` counts requests by how they ended; `faults` must stay empty. `suspects` said other tokens: a tie, or a
+    fault."""
 
     ends: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
     freezes: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    suspects: list[Suspect] = field(default_factory=list)
+    ties: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     blocks: int = 0  # in the store at the end, all verified
 
     def fault(self, what: str) -> None:
         self.ends["fault"] += 1
         self.faults.append(f"{time.strftime('%H:%M:%S')} {what}")
+
+    def compare(self, talk: Conversation, at: int, answer: Answer) -> None:
+        """The text of an answer, however it ended, with the right one."""
+        right, whole = talk.answers[at], answer.finish == "length"
+        if answer.text != right if whole else not right.startswith(answer.text):
+            where, new = f"{time.strftime('%H:%M:%S')} turn {at}", talk.turns[at].new_tokens
+            self.suspects.append(Suspect(talk.prompts[at], new, answer.text, right, whole, where))
 
 
 class Executioner:
@@ -99,7 +110,7 @@ class Agent:
 
     async def _turn(self, talk: Conversation, at: int, leaves_after_s: float) -> bool:
         """Whether it was answered."""
-        begun, right, tally = time.monotonic(), talk.answers[at], self._tally
+        begun, tally = time.monotonic(), self._tally
         asked = asyncio.ensure_future(ask(self._client, NAME, talk.prompts[at], talk.turns[at].new_tokens))
         await asyncio.wait((asked,), timeout=leaves_after_s)
         if not asked.done():
@@ -122,14 +133,18 @@ class Agent:
             else:
                 tally.fault(f"cut, and the gateway lived: {error!r}")
             return False
-        if answer.error is None and answer.finish == "length" and answer.text == right:
-            tally.ends["right"] += 1
+        return await self._ended(talk, at, answer, begun)
+
+    async def _ended(self, talk: Conversation, at: int, answer: Answer, begun: float) -> bool:
+        tally = self._tally
+        tally.compare(talk, at, answer)
+        if answer.finish == "length" and not answer.error:
+            tally.ends["whole"] += 1
             return True
-        if wrong := what_is_wrong(answer, right):
-            if answer.error is None and self._killer.gateway_down_since(begun) and right.startswith(answer.text):
-                tally.ends["cut"] += 1
-            else:
-                tally.fault(f"{wrong}: {len(talk.prompts[at])} prompt tokens, {answer}, right: {right!r}")
+        if answer.error is None and answer.finish is None and self._killer.gateway_down_since(begun):
+            tally.ends["cut"] += 1
+        elif wrong := what_is_wrong(answer):
+            tally.fault(f"{wrong}: {len(talk.prompts[at])} prompt tokens, {answer}, right: {talk.answers[at]!r}")
         else:
             assert answer.error is not None
             tally.ends["error"] += 1
@@ -138,10 +153,8 @@ class Agent:
         return False
 
 
-def what_is_wrong(answer: Answer, right: str) -> str:
-    """With an answer that is not right; empty if it ended with an error as it should."""
-    if not right.startswith(answer.text):
-        return "other tokens"
+def what_is_wrong(answer: Answer) -> str:
+    """With an end that is not the right one; empty if it is an error as it should be."""
     if answer.error is None:
         return "no reason for its end" if answer.finish is None else f"ended early with {answer.finish}"
     return f"blamed on the client: status {answer.status}" if 400 <= answer.status < 500 else ""

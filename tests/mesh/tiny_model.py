@@ -3,12 +3,20 @@
 from pathlib import Path
 
 import gguf
+from transformers import LlamaForCausalLM
 
 from tests.gpu_backend.models.conftest import gguf_tensors, tiny_llama, write_gguf
 from tests.tokenizer.conftest import toy_metadata
 
 NAME = "tiny"
 CONTEXT = 2048
+
+
+def tiny_model() -> LlamaForCausalLM:
+    """The same weights each time."""
+    return tiny_llama(
+        vocab_size=len(toy_metadata()["tokenizer.ggml.tokens"]), num_hidden_layers=3, max_position_embeddings=CONTEXT
+    )
 
 
 def make_tiny_model(models: Path) -> int:
@@ -27,7 +35,7 @@ def make_tiny_model(models: Path) -> int:
         writer.kv_data[0].pop("tokenizer.ggml.tokens")
         writer.add_token_list(tokens)
 
-    model = tiny_llama(vocab_size=len(tokens), num_hidden_layers=3, max_position_embeddings=CONTEXT)
+    model = tiny_model()
     (models / NAME).mkdir(parents=True)
     write_gguf(models / NAME / f"{NAME}.gguf", model, gguf_tensors(model), edit=edit)
     config = model.config
