@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 BLOCK_TOKENS = 64
 KEY_BYTES = 16
+MARK_BYTES = 8
+"""Of a key, its first bytes: enough where a mix-up costs time only."""
+MARKS = 16
 
 
 def root_key(kv_layout: str, tenant: str) -> bytes:
@@ -35,3 +38,15 @@ def block_keys(root: bytes, tokens: Sequence[int] | npt.NDArray[np.uint32]) -> l
         parent = next_key(parent, array[begin : begin + BLOCK_TOKENS])
         keys.append(parent)
     return keys
+
+
+def marked(blocks: int) -> list[int]:
+    """Lengths of the prefixes whose last blocks' marks stand for a chain of so many blocks: spread evenly, the shortest
+    first, all of the chain last; MARKS of them at most."""
+    count = min(blocks, MARKS)
+    return [-(-blocks * part // count) for part in range(1, count + 1)]
+
+
+def marks(keys: Sequence[bytes]) -> bytes:
+    """Of a chain, MARK_BYTES for each of `marked`."""
+    return b"".join(keys[length - 1][:MARK_BYTES] for length in marked(len(keys)))

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hostless.v1 import scheduler_pb2 as pb
+from services.common.keys import MARK_BYTES
+from services.global_scheduler.held import HeldIndex
 from services.global_scheduler.liveness import Leases
 from services.global_scheduler.policy.state import (
     Decision,
@@ -55,6 +57,7 @@ class EngineRecord:
 class Totals:
     placements: Counter[ReadPath] = field(default_factory=Counter)
     refusals: Counter[RefusalReason] = field(default_factory=Counter)
+    reused_tokens: int = 0  # of hits, as believed when they were placed
 
 
 class Mesh:
@@ -65,6 +68,7 @@ class Mesh:
         self.leases = leases
         self.engines: dict[str, EngineRecord] = {}
         self.totals = Totals()
+        self.held = HeldIndex()
         self.version = 1
         self._policy = policy
         self._table: list[pb.EngineInfo] = []
@@ -81,6 +85,9 @@ class Mesh:
         for report in up.reports:
             record = self.engines[report.engine_id]
             record.report = report
+            self.held.hear(report.engine_id, report.held_added, report.held_removed)
+            report.ClearField("held_added")
+            report.ClearField("held_removed")
             self.leases.renew(report.engine_id)
             self._tell(record)
 
@@ -89,6 +96,7 @@ class Mesh:
         for engine_id in [key for key, record in self.engines.items() if record.leader is leader]:
             self._take(self.engines.pop(engine_id))
             self.leases.drop(engine_id)
+            self.held.forget(engine_id)
 
     def _check(self, leader: Leader, up: pb.LeaderUp) -> None:
         if not up.group_id or up.group_id != (leader.group_id or up.group_id):
@@ -97,6 +105,8 @@ class Mesh:
             _check_info(info)
         introduced = {info.engine_id for info in up.engines}
         for report in up.reports:
+            if len(report.held_added) % MARK_BYTES or len(report.held_removed) % MARK_BYTES:
+                raise MalformedReport(f"report on engine {report.engine_id!r}: held blocks are {MARK_BYTES} bytes each")
             record = self.engines.get(report.engine_id)
             if report.engine_id in introduced or (record and record.leader is leader):
                 continue
@@ -120,6 +130,7 @@ class Mesh:
         else:
             self.engines[info.engine_id] = EngineRecord(info, leader)
             self.leases.drop(info.engine_id)
+            self.held.forget(info.engine_id)
         self._policy.know(info.model)
 
     def _tell(self, record: EngineRecord) -> None:
@@ -157,6 +168,7 @@ class Mesh:
         for decision in decisions.values():
             if isinstance(decision, Placement):
                 self.totals.placements[decision.path] += 1
+                self.totals.reused_tokens += decision.reused_tokens
                 for engine_id in {decision.prefill, decision.decode}:
                     self.engines[engine_id].placements += 1
             else:

@@ -46,8 +46,12 @@ class MeshCollector(Collector):
         paths = CounterMetricFamily("hostless:scheduler_path_choice", "Requests placed, by read path.", labels=["path"])
         for path, count in dict(self._mesh.totals.placements).items():
             paths.add_metric([path.value], count)
+        reused = CounterMetricFamily(
+            "hostless:scheduler_reused_tokens", "Of hits, placed where they are held in memory.",
+            self._mesh.totals.reused_tokens,
+        )  # fmt: skip
         refusals = CounterMetricFamily("hostless:scheduler_refusals", "Requests refused, by reason.", labels=["reason"])
         for reason, count in dict(self._mesh.totals.refusals).items():
             refusals.add_metric([reason.value], count)
         waiting = GaugeMetricFamily("hostless:scheduler_waiting", "Requests that wait for engines.", self._mesh.waiting)
-        return [live, placed, requests, tokens, paths, refusals, waiting]
+        return [live, placed, requests, tokens, paths, reused, refusals, waiting]

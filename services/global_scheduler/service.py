@@ -11,6 +11,7 @@ from prometheus_client import Histogram
 
 from hostless.v1 import scheduler_pb2 as pb
 from hostless.v1 import scheduler_pb2_grpc
+from services.global_scheduler.held import HeldIndex
 from services.global_scheduler.mesh import PATHS, EngineReplaced, Leader, MalformedReport, Mesh
 from services.global_scheduler.policy.state import Decision, Refusal, RefusalReason, Request
 
@@ -104,7 +105,7 @@ class SchedulerService(scheduler_pb2_grpc.GlobalSchedulerServicer):  # type: ign
 
     def _decide(self, request: pb.ScheduleRequest) -> tuple[list[Request], dict[str, pb.Placement]]:
         begun = time.perf_counter()
-        requests = [_request(str(next(self._ids)), item) for item in request.items]
+        requests = [_request(str(next(self._ids)), item, self._mesh.held) for item in request.items]
         decided = self._round(requests)
         self._seconds.observe(time.perf_counter() - begun)
         return requests, decided
@@ -152,7 +153,7 @@ def _overloaded(request_id: str, wait_s: float) -> Refusal:
     return Refusal(request_id, RefusalReason.OVERLOADED, message)
 
 
-def _request(request_id: str, item: pb.ScheduleItem) -> Request:
+def _request(request_id: str, item: pb.ScheduleItem, held: HeldIndex) -> Request:
     return Request(
         request_id=request_id,
         model=item.model,
@@ -160,4 +161,5 @@ def _request(request_id: str, item: pb.ScheduleItem) -> Request:
         cached_tokens=item.cached_tokens,
         max_tokens=item.max_tokens,
         exclude_engines=frozenset(item.exclude_engines),
+        held=held.of(item.hit_marks, item.cached_tokens),
     )

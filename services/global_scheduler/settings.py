@@ -16,6 +16,10 @@ class SchedulerSettings:
     alpha_tokens: int = setting(65_536, "a node with at most so many tokens to read has a short read queue (D10)")
     beta_tokens: int = setting(262_144, "a prefill engine with more tokens than that gets no more (D10)")
     split_reads: bool = setting(False, "hits are read on both sides at once (D15; by policies named dualpath...)")
+    local_reuse: bool = setting(
+        True, "what an engine holds of a hit in memory (gpu_backend's held-bytes) counts as so many tokens less on it, "
+        "to do and to read"
+    )  # fmt: skip
     wait_ms: int = setting(500, "a request waits so long at most while all engines that may take it are overloaded")
     max_waiting: int = setting(65_536, "requests that may wait at once; further ones are refused")
     lease_ms: int = setting(3000, "an engine that has not reported for so long gets no more requests")
@@ -43,5 +47,6 @@ class SchedulerSettings:
             alpha_tokens=self.alpha_tokens,
             beta_tokens=self.beta_tokens,
             split_reads=self.split_reads,
+            local_reuse=self.local_reuse,
             max_waiting=self.max_waiting,
         )

@@ -73,8 +73,9 @@ class Backend:
         """What the ring holds now. Safe for any thread."""
         return read_load(self._ring)
 
-    def report(self) -> pb.EngineReport:
-        store = self.kv_link.traffic() if self.kv_link else StoreTraffic()
+    def report(self, anew: bool) -> pb.EngineReport:
+        """`anew`: to somebody who knows nothing yet."""
+        store = self.kv_link.traffic(anew) if self.kv_link else StoreTraffic()
         counters, accepting = self.scheduler.counters(), not self.refusal
         return make_report(self.info.engine_id, self.load(), counters, store, accepting)
 

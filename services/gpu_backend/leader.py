@@ -30,10 +30,11 @@ class Leader:
         address: str,
         group_id: str,
         info: pb.EngineInfo,
-        report: Callable[[], pb.EngineReport],
+        report: Callable[[bool], pb.EngineReport],
         busy_s: float,
         idle_s: float,
     ) -> None:
+        """`report`: is told whether it is a stream's first, so to somebody who knows nothing yet."""
         self._address = address
         self._group_id = group_id
         self._info = info
@@ -99,7 +100,7 @@ class Leader:
         while True:
             self._news.clear()
             engines = [] if introduced is self._info else [self._info]
-            asked, report = self._asked, self._report()
+            asked, report = self._asked, self._report(introduced is None)
             async with asyncio.timeout(ANSWER_S):
                 await call.write(pb.LeaderUp(group_id=self._group_id, engines=engines, reports=[report]))
                 self._led = True

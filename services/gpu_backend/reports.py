@@ -61,6 +61,8 @@ class StoreTraffic:
     read_queue_tokens: int = 0  # read_q
     blocks_stored: int = 0
     blocks_dropped: int = 0
+    held_added: bytes = b""  # marks of blocks
+    held_removed: bytes = b""
 
 
 def make_report(
@@ -85,4 +87,6 @@ def make_report(
         blocks_stored=store.blocks_stored,
         blocks_dropped=counters["blocks_dropped"] + store.blocks_dropped,
         accepting=accepting,
+        held_added=store.held_added,
+        held_removed=store.held_removed,
     )

@@ -149,6 +149,7 @@ class Conductor:
                 prompt_tokens=len(prompt),
                 cached_tokens=hit.cached_tokens,
                 max_tokens=request.tokens_left,
+                hit_marks=hit.marks,
             )
             try:
                 where = await self._placer.place(item, tried)
@@ -285,14 +286,15 @@ class _Placed:
 
     @property
     def reads(self) -> tuple[range, range]:
-        """Blocks of the hit that the engine that prefills, and the one that decodes, read from the store (D1, D2, D15).
+        """Blocks of the hit that the engine that prefills, and the one that decodes, read from the store (D1, D2, D15),
+        or hold.
         The hit may have become shorter since it was placed."""
         blocks = self.hit.cached_tokens // BLOCK_TOKENS
         match self.where.path:
             case scheduler_pb2.READ_PATH_DECODE:
                 here = 0
             case scheduler_pb2.READ_PATH_SPLIT:
-                here = min(self.where.prefill_read_tokens // BLOCK_TOKENS, blocks)
+                here = min((self.where.reused_tokens + self.where.prefill_read_tokens) // BLOCK_TOKENS, blocks)
             case _:
                 here = blocks
         return range(here), range(here, blocks)

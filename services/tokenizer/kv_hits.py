@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from services.common.keys import BLOCK_TOKENS, block_keys, root_key
+from services.common.keys import BLOCK_TOKENS, block_keys, marks, root_key
 from services.kvstore.client import StoreClient, StoreUnavailable
 from services.tokenizer.encoder import TokenIds
 
@@ -12,11 +12,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KvHit:
-    """`cached_tokens` of the prompt's start are stored, whole blocks, and leased; 0 and 0: none."""
+    """`cached_tokens` of the prompt's start are stored, whole blocks, and leased; 0 and 0: none. `marks`: of their
+    chain, by which engines that hold them are found."""
 
     root: bytes
     cached_tokens: int = 0
     lease_id: int = 0
+    marks: bytes = b""
 
 
 class KvHits:
@@ -48,7 +50,7 @@ class KvHits:
             self.failures += 1
             log.warning("the KV store did not answer", extra={"reason": str(error)})
             return KvHit(root)
-        return KvHit(root, hit.hit * BLOCK_TOKENS, hit.lease_id)
+        return KvHit(root, hit.hit * BLOCK_TOKENS, hit.lease_id, marks(keys[: hit.hit]))
 
     def release(self, hit: KvHit) -> None:
         """At once, without waiting; if it fails the store frees by itself when the lease runs out."""

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from hostless.v1 import scheduler_pb2 as pb
 from hostless.v1 import scheduler_pb2_grpc
 from services.common import rpc
+from services.common.keys import block_keys, marks, root_key
 from services.common.lane import server as lane
 from services.common.settings import SettingError
 from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable
@@ -116,6 +117,51 @@ async def test_apart_engines_are_told_with_the_path_and_who_reads_what(up) -> No
         status = await client.status()
         assert list(status.path_choices) == [0, 0, 0, 1]
         assert [engine.placements for engine in status.engines] == [1, 1]
+
+
+async def test_a_hit_is_placed_where_it_is_held_as_long_as_that_is_known(up) -> None:
+    hit = marks(block_keys(root_key("layout", "tenant"), range(640)))
+    other = marks(block_keys(root_key("layout", "another"), range(640)))
+
+    def holding(*engine_ids: str, epoch: int = 1, introduce: bool = True, **held: bytes) -> pb.LeaderUp:
+        told = up(*engine_ids, epoch=epoch, introduce=introduce)
+        for report in told.reports:
+            report.held_added, report.held_removed = held.get("added", b""), held.get("removed", b"")
+        return told
+
+    async def placed(client: SchedulerClient, marks: bytes = hit) -> tuple[str, int, int]:
+        asked = item(prompt=700, hit=640)
+        asked.hit_marks = marks
+        (where,) = await client.schedule([asked])
+        await first.say(up("a", introduce=False))  # what was placed is done
+        await second.say(up("b", introduce=False))
+        return where.engine.engine_id, where.prefill_read_tokens, where.reused_tokens
+
+    async with (
+        scheduler(policy=make_policy("least_tokens", Parameters(local_reuse=True))) as running,
+        rpc.channel(running.address) as channel,
+        SchedulerClient(running.address) as client,
+    ):
+        first, second = Lead(channel), Lead(channel)
+        await first.say(up("a"))
+        await second.say(holding("b", added=hit))
+        assert await placed(client) == ("b", 0, 640)
+        assert await placed(client, other) == ("a", 640, 0), "another tenant's blocks have other keys"
+        await second.say(holding("b", introduce=False, removed=hit[-8:]))
+        assert await placed(client) == ("b", 64, 576)
+        await second.say(holding("b", epoch=2))  # it has started anew, with nothing in its memory
+        assert await placed(client) == ("a", 640, 0)
+        await second.say(holding("b", introduce=False, added=hit))
+        assert await placed(client) == ("b", 0, 640)
+        assert "hostless:scheduler_reused_tokens_total 1856.0" in generate_latest(running.registry).decode()
+        assert not any(engine.report.held_added for engine in (await client.status()).engines)
+        second.hang_up()
+        second = Lead(channel)
+        await second.say(up("b"))
+        assert await placed(client) == ("a", 640, 0)
+        with pytest.raises(grpc.aio.AioRpcError, match="held blocks are 8 bytes each"):
+            await second.say(holding("b", introduce=False, added=b"123"))
+        running.mesh.held.check()
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """Choosing one engine of a role: the first in an order that follows the engines' loads, or the next in turn."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from services.global_scheduler.policy.fleet import Member
@@ -22,16 +22,23 @@ class Chooser(Protocol):
         ...
 
 
-def least_tokens(member: Member) -> Key:
-    """Ties go to the engine with fewer requests, then to the smaller id, so that equal inputs are placed alike."""
-    return member.tokens, member.requests, member.engine_id
+class Rank(Protocol):
+    def __call__(self, member: Member, held: int = 0) -> Key | None:
+        """The engine's place in the order for a request of which it holds so many tokens. The key's last element is the
+        engine's id; an engine without a key gets nothing. More held never makes it go later."""
+        ...
+
+
+def least_tokens(member: Member, held: int = 0) -> Key:
+    """What it holds counts as less on it. Ties go to the engine with fewer requests, then to the smaller id, so that
+    equal inputs are placed alike."""
+    return member.tokens - held, member.requests, member.engine_id
 
 
 class InOrder:
-    """The first engine, by the key that `rank` gives it, that fits the request. A key's last element is the engine's
-    id; an engine without a key gets nothing."""
+    """The first engine, by the key that `rank` gives it, that fits the request."""
 
-    def __init__(self, rank: Callable[[Member], Key | None] = least_tokens) -> None:
+    def __init__(self, rank: Rank = least_tokens) -> None:
         self._rank = rank
         self._order = Tournament()
         self._members: dict[str, Member] = {}
@@ -49,7 +56,17 @@ class InOrder:
         self._order.set(member.seat, self._rank(member))
 
     def choose(self, request: Request) -> Member | None:
-        return next(self._fitting(request), None)
+        first = next(self._fitting(request), None)
+        if first is None or not request.held:
+            return first
+        best, best_key = first, self._rank(first, request.held_by(first.engine_id))
+        for engine_id, _ in request.held:  # nobody else goes before the first of the order
+            member = self._members.get(engine_id)
+            if member is not None and member.fits(request):
+                key = self._rank(member, request.held_by(engine_id))
+                if key is not None and best_key is not None and key < best_key:
+                    best, best_key = member, key
+        return best
 
     def _fitting(self, request: Request) -> Iterator[Member]:
         for key in self._order.ascending():

@@ -1,9 +1,11 @@
 """A policy: the live engines of every model, one bounded queue, decisions in rounds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from services.global_scheduler.policy.decode_choice import Waiting
 from services.global_scheduler.policy.fleet import Member, Nodes
+from services.global_scheduler.policy.parameters import Parameters
 from services.global_scheduler.policy.pool import Choices, Pool
 from services.global_scheduler.policy.roster import unknown_model
 from services.global_scheduler.policy.state import Decision, Engine, Load, Refusal, RefusalReason, Request
@@ -15,9 +17,10 @@ class PooledPolicy:
 
     name: str
 
-    def __init__(self, choices: Callable[[], Choices], max_waiting: int) -> None:
+    def __init__(self, choices: Callable[[], Choices], parameters: Parameters) -> None:
         self._choices = choices
-        self._max_waiting = max_waiting
+        self._max_waiting = parameters.max_waiting
+        self._reuse = parameters.local_reuse
         self._nodes = Nodes()
         self._members: dict[str, tuple[Member, Pool]] = {}
         self._pools: dict[str, Pool] = {}
@@ -68,6 +71,8 @@ class PooledPolicy:
             self._refused.append(Refusal(request.request_id, RefusalReason.QUEUE_FULL, message))
         else:
             self._arrivals += 1
+            if request.held and not self._reuse:
+                request = replace(request, held=())
             waiting = Waiting(self._arrivals, request)
             self._waiting[request.request_id] = waiting, pool
             pool.put(waiting)

@@ -92,16 +92,14 @@ class DecodeChoice:
     tok_e. The first request for which no engine has room ends the group's round: so a large one can't starve, and
     only its group waits for it ("not globally FIFO").
 
-    `reuse`: a request prefers the group that holds most of its hit, unless that has over 1.05 of the mean group's
-    tokens; and inside, among the engines at or under Z, the one that holds most.
+    The most that an engine of a group holds of the hit counts as so much less on the group; and inside, among the
+    engines at or under Z, those that hold most go before the smallest seq_e.
     """
 
-    def __init__(self, reuse: bool = False) -> None:
-        self._reuse = reuse
+    def __init__(self) -> None:
         self._members: dict[str, Member] = {}
         self._groups: dict[str, Group] = {}
         self._order = Tournament()
-        self._tokens = 0  # of all groups, queued ones included
         self._open: dict[Group, None] = {}  # groups whose queue or members changed since their last round, in order
 
     def add(self, member: Member) -> None:
@@ -193,7 +191,7 @@ class DecodeChoice:
             if member.free_tokens <= length or not member.fits(request):
                 continue
             if (member.tokens + length) * scale <= high:
-                held = request.held_by(member.engine_id) if self._reuse else 0
+                held = request.held_by(member.engine_id)
                 key = (-held, member.requests, member.tokens, member.engine_id)
                 if low is None or key < low[0]:
                     low = key, member
@@ -205,27 +203,28 @@ class DecodeChoice:
         return best[1] if best else None
 
     def _group(self, request: Request) -> Group:
-        if self._reuse and (group := self._holder(request)):
-            return group
+        best = self._emptiest(request)
+        best_key = self._load(best, 0)
+        for held in request.held:  # no other group goes before the emptiest
+            member = self._members.get(held.engine_id)
+            if member is not None and member.fits(request):
+                group = self._groups[member.engine.group_id]
+                key = self._load(group, request.held_by(held.engine_id))
+                if key < best_key:
+                    best, best_key = group, key
+        return best
+
+    def _emptiest(self, request: Request) -> Group:
         for key in self._order.ascending():
             group = self._groups[key[-1]]
             if any(member.fits(request) for member in group.members.values()):
                 return group
         raise AssertionError(f"request {request.request_id!r} fits no decode engine")
 
-    def _holder(self, request: Request) -> Group | None:
-        """The group of the engine that holds most, if it has not too much."""
-        here = [held for held in request.held if held.engine_id in self._members]
-        for held in sorted(here, key=lambda held: (-held.tokens, held.engine_id)):
-            member = self._members[held.engine_id]
-            group = self._groups[member.engine.group_id]
-            total = group.tokens + group.queued_tokens
-            if member.fits(request) and 100 * len(self._groups) * total <= 105 * self._tokens:
-                return group
-        return None
+    def _load(self, group: Group, held: int) -> tuple[int, str]:
+        return group.tokens + group.queued_tokens - held, group.group_id
 
     def _count(self, group: Group, change: int, queued: int = 0) -> None:
         group.tokens += change
         group.queued_tokens += queued
-        self._tokens += change + queued
-        self._order.set(group.seat, (group.tokens + group.queued_tokens, group.group_id))
+        self._order.set(group.seat, self._load(group, 0))

@@ -6,7 +6,7 @@ from services.global_scheduler.policy.decode_choice import DecodeChoice
 from services.global_scheduler.policy.parameters import DEFAULTS, Parameters
 from services.global_scheduler.policy.pool import Choices
 from services.global_scheduler.policy.prefill_choice import PrefillChoice
-from services.global_scheduler.policy.read_path import PathChoice, Reusing, prefill_side, shorter_queue, split
+from services.global_scheduler.policy.read_path import PathChoice, prefill_side, shorter_queue, split
 
 
 class Basic(PooledPolicy):
@@ -18,20 +18,19 @@ class Basic(PooledPolicy):
         def choices() -> Choices:
             return Choices(InOrder(), PrefillChoice(float("inf"), parameters.beta_tokens), DecodeChoice(), prefill_side)
 
-        super().__init__(choices, parameters.max_waiting)
+        super().__init__(choices, parameters)
 
 
 class DualPath(PooledPolicy):
-    """D10, D11 and D12 to the letter; with `split_reads` D15 for D12; with `local_reuse` what is held goes first."""
+    """D10, D11 and D12 to the letter, with `split_reads` D15 for D12, as long as no engine holds anything of a hit."""
 
     name = "dualpath"
 
     def __init__(self, parameters: Parameters = DEFAULTS) -> None:
-        reuse = parameters.local_reuse
         path: PathChoice = split if parameters.split_reads else shorter_queue
 
         def choices() -> Choices:
-            prefill = PrefillChoice(parameters.alpha_tokens, parameters.beta_tokens, reuse)
-            return Choices(InOrder(), prefill, DecodeChoice(reuse), Reusing(path) if reuse else path)
+            prefill = PrefillChoice(parameters.alpha_tokens, parameters.beta_tokens)
+            return Choices(InOrder(), prefill, DecodeChoice(), path)
 
-        super().__init__(choices, parameters.max_waiting)
+        super().__init__(choices, parameters)

@@ -14,4 +14,4 @@ class LeastTokens(PooledPolicy):
     name = "least_tokens"
 
     def __init__(self, parameters: Parameters = DEFAULTS) -> None:
-        super().__init__(lambda: Choices(InOrder(), InOrder(), AtOnce(InOrder()), prefill_side), parameters.max_waiting)
+        super().__init__(lambda: Choices(InOrder(), InOrder(), AtOnce(InOrder()), prefill_side), parameters)

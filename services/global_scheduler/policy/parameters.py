@@ -12,7 +12,8 @@ class Parameters:
     split_reads: bool = False
     """D15: both sides read a part of each hit."""
     local_reuse: bool = False
-    """Prefer engines that still hold a part of the hit, as Request.held says, where the load allows."""
+    """What an engine holds of a request's hit counts as so many tokens less on it: of what it has to do (D10, D11) and
+    to read (D10, D12)."""
     max_waiting: int = 65_536
     """Requests in the queue; further ones are refused."""
 

@@ -83,10 +83,11 @@ class Pool:
         if member is None:
             return self._rosters[Role.UNIFIED].refusal(request) or no_live_engine(request)
         member.place(request)
-        member.read(request.cached_tokens)
+        engine_id, held = member.engine_id, request.held_by(member.engine_id)
+        reads = request.cached_tokens - held
+        member.read(reads)
         self._unified.changed(member)
-        engine_id, hit = member.engine_id, request.cached_tokens
-        return Placement(request.request_id, engine_id, engine_id, ReadPath.UNIFIED, hit)
+        return Placement(request.request_id, engine_id, engine_id, ReadPath.UNIFIED, reads, 0, held)
 
     def _refusal(self, request: Request) -> Refusal | None:
         prefill, decode = self._rosters[Role.PREFILL], self._rosters[Role.DECODE]

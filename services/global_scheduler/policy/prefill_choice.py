@@ -2,7 +2,6 @@
 
 from services.global_scheduler.policy.choosers import InOrder, least_tokens
 from services.global_scheduler.policy.fleet import Member, Node
-from services.global_scheduler.policy.state import Request
 from services.global_scheduler.policy.tournament import Key
 
 SHORT, LONG = 0, 1
@@ -12,14 +11,13 @@ class PrefillChoice(InOrder):
     """D10: an engine with tok_e > beta is overloaded and gets nothing; those whose node's read_q <= alpha go before
     the rest, so that no storage NIC idles; among equals the smallest tok_e. None: stop this round.
 
-    `reuse`: an engine of the better class there is that still holds some of the hit goes first, the most held first.
+    What an engine holds of the hit counts as so much less in read_q and tok_e; it is overloaded all the same.
     """
 
-    def __init__(self, alpha_tokens: float, beta_tokens: float, reuse: bool = False) -> None:
+    def __init__(self, alpha_tokens: float, beta_tokens: float) -> None:
         super().__init__(self._classified)
         self._alpha = alpha_tokens
         self._beta = beta_tokens
-        self._reuse = reuse
         self._watched: dict[Node, tuple[int, list[Member]]] = {}
         """A node's class, and its members here."""
 
@@ -45,22 +43,10 @@ class PrefillChoice(InOrder):
             for member in members:
                 self.changed(member)
 
-    def choose(self, request: Request) -> Member | None:
-        first = super().choose(request)
-        if first is None or not self._reuse or not request.held:
-            return first
-        holders = (self._members.get(held.engine_id) for held in request.held)
-        able = [member for member in holders if member and self._equals(first, member) and member.fits(request)]
-        return min([first, *able], key=lambda member: (-request.held_by(member.engine_id), least_tokens(member)))
+    def _class(self, node: Node, held: int = 0) -> int:
+        return SHORT if node.read_queue_tokens - held <= self._alpha else LONG
 
-    def _equals(self, first: Member, member: Member) -> bool:
-        """In the class of the one that would be chosen."""
-        return member.tokens <= self._beta and self._class(member.node) == self._class(first.node)
-
-    def _class(self, node: Node) -> int:
-        return SHORT if node.read_queue_tokens <= self._alpha else LONG
-
-    def _classified(self, member: Member) -> Key | None:
+    def _classified(self, member: Member, held: int = 0) -> Key | None:
         if member.tokens > self._beta:
             return None
-        return self._class(member.node), member.tokens, member.requests, member.engine_id
+        return self._class(member.node, held), *least_tokens(member, held)

@@ -9,7 +9,7 @@ from services.global_scheduler.policy.state import ReadPath, Request
 
 
 class Reads(NamedTuple):
-    """Tokens of the hit that each side reads from the store, and tokens that it needs not read."""
+    """Tokens of the hit that each side reads from the store, and tokens before them that needs nobody read."""
 
     path: ReadPath
     prefill_tokens: int
@@ -23,23 +23,31 @@ class PathChoice(Protocol):
 
 def prefill_side(request: Request, prefill: Member, decode: Member) -> Reads:
     """The prefill engine reads, as without a second path."""
-    return Reads(ReadPath.PREFILL, request.cached_tokens, 0)
+    held = request.held_by(prefill.engine_id)
+    return Reads(ReadPath.PREFILL, request.cached_tokens - held, 0, held)
 
 
 def decode_side(request: Request, prefill: Member, decode: Member) -> Reads:
-    return Reads(ReadPath.DECODE, 0, request.cached_tokens)
+    held = request.held_by(decode.engine_id)
+    return Reads(ReadPath.DECODE, 0, request.cached_tokens - held, held)
 
 
 def shorter_queue(request: Request, prefill: Member, decode: Member) -> Reads:
-    """D12: the side whose node's read queue is shorter; the prefill side if they are equal."""
-    if decode.node.read_queue_tokens < prefill.node.read_queue_tokens:
+    """D12: the side whose node's read queue is shorter, also by what the engine holds of the hit; the prefill side if
+    they are equal."""
+    here = prefill.node.read_queue_tokens - request.held_by(prefill.engine_id)
+    if decode.node.read_queue_tokens - request.held_by(decode.engine_id) < here:
         return decode_side(request, prefill, decode)
     return prefill_side(request, prefill, decode)
 
 
 def split(request: Request, prefill: Member, decode: Member) -> Reads:
     """D15: of a hit of c behind queues p and d the prefill side reads (c + d - p) / 2, within 0 and c and to the next
-    whole page; the decode side reads the rest. So at equal bandwidths both sides are done at the same time."""
+    whole page; the decode side reads the rest. So at equal bandwidths both sides are done at the same time.
+
+    What the prefill engine holds of the hit makes p so much shorter, and is its to bring. If the decode engine, with
+    what it holds, would be done as soon alone, it reads alone.
+    """
     return _parts(request, prefill, decode, decode.node.read_queue_tokens - prefill.node.read_queue_tokens)
 
 
@@ -49,14 +57,19 @@ def halves(request: Request, prefill: Member, decode: Member) -> Reads:
 
 
 def _parts(request: Request, prefill: Member, decode: Member, difference: int) -> Reads:
-    """The prefill side reads so many tokens more than the decode side, as far as whole pages have it."""
+    """`difference`: tokens that the decode side has to read before, less those of the prefill side."""
     hit, page = request.cached_tokens, prefill.page_tokens
-    tokens = min(max((hit + difference + page) // (2 * page) * page, 0), hit)
+    here, there = request.held_by(prefill.engine_id), request.held_by(decode.engine_id)
+    tokens = min(max((hit + here + difference + page) // (2 * page) * page, here), hit)
+    if there:
+        together = max(tokens - here, difference + hit - tokens if tokens < hit else 0)
+        if difference + hit - there <= together:
+            return decode_side(request, prefill, decode)
     if tokens == hit:
         return prefill_side(request, prefill, decode)
     if not tokens:
         return decode_side(request, prefill, decode)
-    return Reads(ReadPath.SPLIT, tokens, hit - tokens)
+    return Reads(ReadPath.SPLIT, tokens - here, hit - tokens, here)
 
 
 class Alternating:
@@ -88,19 +101,3 @@ class InTurns:
 
     def __call__(self, request: Request, prefill: Member, decode: Member) -> Reads:
         return next(self._choices)(request, prefill, decode)
-
-
-class Reusing:
-    """What one of the two engines still holds isn't read, and that engine's side reads the rest; else as `other`
-    says."""
-
-    def __init__(self, other: PathChoice) -> None:
-        self._other = other
-
-    def __call__(self, request: Request, prefill: Member, decode: Member) -> Reads:
-        here, there = request.held_by(prefill.engine_id), request.held_by(decode.engine_id)
-        if here and here >= there:
-            return Reads(ReadPath.PREFILL, request.cached_tokens - here, 0, here)
-        if there:
-            return Reads(ReadPath.DECODE, 0, request.cached_tokens - there, there)
-        return self._other(request, prefill, decode)

@@ -14,7 +14,7 @@ class RoundRobin(PooledPolicy):
     name = "round_robin"
 
     def __init__(self, parameters: Parameters = DEFAULTS) -> None:
-        super().__init__(lambda: Choices(InTurn(), InTurn(), AtOnce(InTurn()), prefill_side), parameters.max_waiting)
+        super().__init__(lambda: Choices(InTurn(), InTurn(), AtOnce(InTurn()), prefill_side), parameters)
 
 
 class DualPathRoundRobin(PooledPolicy):
@@ -28,4 +28,4 @@ class DualPathRoundRobin(PooledPolicy):
             sides = Alternating()
             return InTurns(sides, sides, halves) if parameters.split_reads else sides
 
-        super().__init__(lambda: Choices(InTurn(), InTurn(), AtOnce(InTurn()), path()), parameters.max_waiting)
+        super().__init__(lambda: Choices(InTurn(), InTurn(), AtOnce(InTurn()), path()), parameters)

@@ -54,7 +54,7 @@ class Load(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The first so many tokens of a request's hit are still in an engine's HBM or DRAM buffer."""
+    """An engine holds the first so many tokens of a request's hit in memory: it needs not read them."""
 
     engine_id: str
     tokens: int
@@ -93,7 +93,7 @@ class Placement:
     path: ReadPath
     prefill_read_tokens: int = 0  # read from the store on the prefill engine's node
     decode_read_tokens: int = 0  # on the decode engine's node; both and `reused_tokens` make up the hit
-    reused_tokens: int = 0  # of the hit's start, from the buffer of the engine that `path` names
+    reused_tokens: int = 0  # of the hit's start: held by the engine that `path` names, where both read by prefill's
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ class Told:
         taken = sum(-(-(request.prompt_tokens + 1) // page) * page for request, _ in self.since)
         return min(self.load.free_pages * page, self.engine.page_count * page - self.load.tokens) - taken
 
+    def holds(self, request: Request) -> int:
+        return min(dict(request.held).get(self.engine.engine_id, 0), request.cached_tokens)
+
     def fits(self, request: Request) -> bool:
         if self.engine.engine_id in request.exclude_engines:
             return False
@@ -57,8 +60,8 @@ class Asked:
 class Reference:
     """One model, no unified engines. `waiting` is in the order of arrival."""
 
-    def __init__(self, alpha: int, beta: int, path: Callable[[int, int, int], tuple[int, int]]) -> None:
-        """`path`: the hit and the two sides' read queues -> what each side reads."""
+    def __init__(self, alpha: int, beta: int, path: Callable[[int, int, int, int, int], tuple[int, int]]) -> None:
+        """`path`: the hit, the two sides' read queues, what each side holds of the hit -> what each side reads."""
         self.alpha, self.beta, self.path = alpha, beta, path
         self.engines: dict[str, Told] = {}
         self.waiting: list[Asked] = []
@@ -107,7 +110,11 @@ class Reference:
     def placed(self, asked: Asked, decode: Told) -> tuple[str, ...]:
         request, prefill = asked.request, asked.prefill
         assert prefill
-        here, there = self.path(request.cached_tokens, self.read_queue(prefill), self.read_queue(decode))
+        queues, helds = (
+            (self.read_queue(prefill), self.read_queue(decode)),
+            (prefill.holds(request), decode.holds(request)),
+        )
+        here, there = self.path(request.cached_tokens, *queues, *helds)
         self.withdraw(request.request_id)
         prefill.since.append((request, here))
         decode.since[decode.since.index((request, 0))] = request, there
@@ -119,8 +126,12 @@ class Reference:
 
     def prefill_engine(self, request: Request) -> Told | None:
         able = [told for told in self.of(Role.PREFILL) if told.fits(request) and told.tok <= self.beta]
-        short = [told for told in able if self.read_queue(told) <= self.alpha]
-        return min(short or able, key=lambda told: (told.tok, told.seq, told.engine.engine_id), default=None)
+        short = [told for told in able if self.read_queue(told) - told.holds(request) <= self.alpha]
+        return min(
+            short or able,
+            key=lambda told: (told.tok - told.holds(request), told.seq, told.engine.engine_id),
+            default=None,
+        )
 
     def decode_group(self, request: Request) -> str:
         totals: dict[str, int] = {}
@@ -128,7 +139,12 @@ class Reference:
             totals[told.engine.group_id] = totals.get(told.engine.group_id, 0) + told.tok
         for name, queue in self.queues.items():
             totals[name] += sum(asked.request.prompt_tokens for asked in queue)
-        able = {told.engine.group_id for told in self.of(Role.DECODE) if told.fits(request)}
+        able = {told.engine.group_id: 0 for told in self.of(Role.DECODE) if told.fits(request)}
+        for told in self.of(Role.DECODE):
+            if told.fits(request):
+                able[told.engine.group_id] = max(able[told.engine.group_id], told.holds(request))
+        for name, held in able.items():
+            totals[name] -= held
         return min(able, key=lambda name: (totals[name], name))
 
     def decode_engines(self, name: str) -> list[tuple[Asked, Told]]:
@@ -150,6 +166,8 @@ class Reference:
             low = [told for told in roomy if told.tok + length <= z]
             rest = [told for told in roomy if told not in low]
             if low:
+                most = max(told.holds(asked.request) for told in low)
+                low = [told for told in low if told.holds(asked.request) == most]
                 decode = min(low, key=lambda told: (told.seq, told.tok, told.engine.engine_id))
             elif rest:
                 decode = min(rest, key=lambda told: (told.tok, told.seq, told.engine.engine_id))

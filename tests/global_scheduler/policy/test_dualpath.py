@@ -1,4 +1,7 @@
-"""D10, D11, D12 and D15 in any history of reports, arrivals, withdrawals and lost engines, against the reference."""
+"""D10, D11, D12 and D15 in any history of reports, arrivals, withdrawals and lost engines, against the reference; the
+same with engines that hold some of a hit, and with a policy that doesn't ask for that."""
+
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -6,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from services.global_scheduler.policy.parameters import Parameters
 from services.global_scheduler.policy.registry import make_policy
-from services.global_scheduler.policy.state import Decision, Engine, Load, Placement, Request, Role
+from services.global_scheduler.policy.state import Decision, Engine, Held, Load, Placement, Request, Role
 from tests.global_scheduler.policy.reference import Asked, Reference, Told
 
 ALPHA, BETA, PAGE = 60, 150, 4
@@ -20,27 +23,39 @@ requests = st.tuples(
     st.floats(0, 1),
     st.sampled_from([0, 1, 30]),
     st.frozensets(st.sampled_from(["prefill0", "decode0", "decode1"]), max_size=2),
+    st.dictionaries(
+        st.sampled_from([name for names in ENGINES.values() for name in names] + ["gone"]),
+        st.integers(1, 20).map(lambda pages: pages * PAGE),
+        max_size=4,
+    ),
 )
 
 
-def shorter(hit: int, prefill: int, decode: int) -> tuple[int, int]:
+def shorter(hit: int, prefill: int, decode: int, here: int, there: int) -> tuple[int, int]:
     """D12."""
-    return (0, hit) if decode < prefill else (hit, 0)
+    return (0, hit - there) if decode - there < prefill - here else (hit - here, 0)
 
 
-def halves(hit: int, prefill: int, decode: int) -> tuple[int, int]:
+def halves(hit: int, prefill: int, decode: int, here: int, there: int) -> tuple[int, int]:
     """D15: whole pages to the prefill side, as many as bring both sides' ends nearest to each other."""
+
+    def ends(n: int) -> tuple[int, int]:
+        return prefill + n - here, decode + hit - n
+
     pages = range(0, hit + PAGE, PAGE)
-    here = min(max(pages, key=lambda n: (-abs((prefill + n) - (decode + hit - n)), n)), hit)
-    return here, hit - here
+    n = min(max(max(pages, key=lambda n: (-abs(ends(n)[0] - ends(n)[1]), n)), here), hit)
+    together = max(ends(n)) if n < hit else prefill + n - here
+    if there and decode + hit - there <= together:
+        return 0, hit - there
+    return (n - here, hit - n) if n else (0, hit - there)
 
 
 class AsTheReference(RuleBasedStateMachine):
-    split = False
+    split = reuse = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.policy = make_policy("dualpath", Parameters(ALPHA, BETA, split_reads=self.split))
+        self.policy = make_policy("dualpath", Parameters(ALPHA, BETA, self.split, self.reuse))
         self.policy.know("m")
         self.reference = Reference(ALPHA, BETA, halves if self.split else shorter)
         self.arrived = 0
@@ -77,12 +92,13 @@ class AsTheReference(RuleBasedStateMachine):
         self.reference.remove(name)
 
     @rule(burst=st.lists(requests, min_size=1, max_size=6))
-    def submit(self, burst: list[tuple[int, float, int, frozenset[str]]]) -> None:
-        for prompt, hit, new, tried in burst:
+    def submit(self, burst: list[tuple[int, float, int, frozenset[str], dict[str, int]]]) -> None:
+        for prompt, hit, new, tried, holders in burst:
             self.arrived += 1
-            request = Request(str(self.arrived), "m", prompt, int(prompt * hit), new, tried)
+            held = tuple(Held(name, tokens) for name, tokens in holders.items())
+            request = Request(str(self.arrived), "m", prompt, int(prompt * hit), new, tried, held)
             self.policy.submit(request)
-            self.reference.waiting.append(Asked(request))
+            self.reference.waiting.append(Asked(request if self.reuse else replace(request, held=())))
 
     @rule(data=st.data())
     @precondition(lambda self: self.reference.waiting)
@@ -113,7 +129,19 @@ class SplitAsTheReference(AsTheReference):
     split = True
 
 
+class ReuseAsTheReference(AsTheReference):
+    reuse = True
+
+
+class ReuseAndSplitAsTheReference(AsTheReference):
+    reuse = split = True
+
+
 TestDualPath = AsTheReference.TestCase
 TestDualPath.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 TestSplitReads = SplitAsTheReference.TestCase
 TestSplitReads.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)
+TestReuse = ReuseAsTheReference.TestCase
+TestReuse.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestReuseAndSplitReads = ReuseAndSplitAsTheReference.TestCase
+TestReuseAndSplitReads.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.global_scheduler.policy.least_tokens import LeastTokens
+from services.global_scheduler.policy.parameters import Parameters
 from services.global_scheduler.policy.registry import make_policy
 from services.global_scheduler.policy.state import (
     Decision,
     Engine,
+    Held,
     Load,
     Placement,
     ReadPath,
@@ -38,8 +40,8 @@ def engine(engine_id: str, requests: int = 0, tokens: int = 0, **changes: object
     return made, Load(requests, tokens, 0, made.page_count)
 
 
-def place(live: Live, asked: Sequence[Request], models: Sequence[str] = MODELS) -> list[Decision]:
-    policy = LeastTokens()
+def place(live: Live, asked: Sequence[Request], models: Sequence[str] = MODELS, reuse: bool = False) -> list[Decision]:
+    policy = LeastTokens(Parameters(local_reuse=reuse))
     for model in models:
         policy.know(model)
     for made, load in live:
@@ -80,15 +82,18 @@ requests = st.lists(
         st.uuids().map(str),
         st.sampled_from([*MODELS, "unknown"]),
         st.integers(1, 600),
-        st.just(0),
+        st.integers(0, 600),
         st.integers(0, 600),
         st.frozensets(st.sampled_from("abcdef"), max_size=2),
+        st.lists(
+            st.builds(Held, st.sampled_from("abcdefg"), st.integers(1, 600)), max_size=3, unique_by=lambda one: one[0]
+        ).map(tuple),
     ),
     max_size=20,
 )
 
 
-def reference(live: Live, asked: Sequence[Request]) -> list[str]:
+def reference(live: Live, asked: Sequence[Request], reuse: bool) -> list[str]:
     """For each request, the chosen engine's id or the refusal's reason, from the rules as they are told."""
     answers: list[str] = []
     models = {e.model for e, _ in live}
@@ -110,7 +115,8 @@ def reference(live: Live, asked: Sequence[Request]) -> list[str]:
         for e in roomy:
             mine = [earlier.prompt_tokens for earlier, answer in before if answer == e.engine_id]
             load = loads[e.engine_id]
-            ranked.append((load.tokens + sum(mine), load.requests + len(mine), e.engine_id))
+            held = min(dict(now.held).get(e.engine_id, 0), now.cached_tokens) if reuse else 0
+            ranked.append((load.tokens + sum(mine) - held, load.requests + len(mine), e.engine_id))
         answers.append(sorted(ranked)[0][2] if ranked else "too_large")
     return answers
 
@@ -119,10 +125,14 @@ def told(decision: Decision) -> str:
     return decision.decode if isinstance(decision, Placement) else decision.reason.value
 
 
-@given(engines, requests)
-def test_equals_the_reference(live: Live, asked: list[Request]) -> None:
-    decisions = place(live, asked, models=[])
-    assert [told(decision) for decision in decisions] == reference(live, asked)
+@given(engines, requests, st.booleans())
+def test_equals_the_reference(live: Live, asked: list[Request], reuse: bool) -> None:
+    decisions = place(live, asked, models=[], reuse=reuse)
+    assert [told(decision) for decision in decisions] == reference(live, asked, reuse)
+    for each, decision in zip(asked, decisions, strict=True):
+        if isinstance(decision, Placement):
+            assert decision.reused_tokens == (each.held_by(decision.prefill) if reuse else 0)
+            assert decision.prefill_read_tokens + decision.reused_tokens == each.cached_tokens
 
 
 @given(engines, requests)

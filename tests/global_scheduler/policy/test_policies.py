@@ -184,6 +184,17 @@ def test_models_share_neither_engines_nor_turns() -> None:
     assert decision.decode == "u"
 
 
+def test_who_holds_the_hit_loses_to_an_idle_one_that_must_read_once_it_has_more_to_do_than_that_saves() -> None:
+    held = (Held("u1", 576),)
+    for tokens, right in ((0, "u1"), (575, "u1"), (576, "u0"), (5000, "u0")):
+        policy = make_policy("least_tokens", Parameters(local_reuse=True))
+        join(policy, Role.UNIFIED, "u0")
+        join(policy, Role.UNIFIED, "u1", tokens=tokens)
+        (first,) = placed(policy, request(hit=576, held=held))
+        assert first.prefill == right
+        assert (first.prefill_read_tokens, first.reused_tokens) == ((0, 576) if right == "u1" else (576, 0))
+
+
 def test_engines_that_hold_the_hit_go_first_while_load_allows() -> None:
     held = (Held("p1", 320), Held("d1", 512))
     policy = mesh("dualpath", local_reuse=True)

@@ -45,7 +45,11 @@ class Told:
     requests = 0
     accepting = True
 
-    def __call__(self) -> pb.EngineReport:
+    def __init__(self) -> None:
+        self.anew: list[bool] = []
+
+    def __call__(self, anew: bool) -> pb.EngineReport:
+        self.anew.append(anew)
         return pb.EngineReport(engine_id="e", requests=self.requests, accepting=self.accepting)
 
 
