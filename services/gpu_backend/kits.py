@@ -70,8 +70,9 @@ class HostKit:
     def make_scheduler(self, ring: RingOwner, settings: SchedulerSettings, max_context: int) -> Scheduler:
         windowed = self._engine.resident_layers < self.geometry.layers
         return HostScheduler(
-            ring.buffer, self._engine, settings, max_context=max_context, by_layers=True, windowed=windowed
-        )
+            ring.buffer, self._engine, settings, max_context=max_context,
+            layers=lambda memory: memory.layer_counters(windowed),
+        )  # fmt: skip
 
     def close(self) -> None:
         self._engine.close()

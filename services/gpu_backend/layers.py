@@ -77,7 +77,7 @@ class LayerCounters:
             self._raised.notify_all()
 
     def attend(self, under_way: bool) -> None:
-        """Prompts are being handed over, or none is any more. News that come late cost time and nothing else, so who has
+        """Prompts are being handed over, or none is any more. News that come late cost time and nothing else: who has
         to look for them may look seldom while there are none."""
 
     def open(self, lane: int) -> None:

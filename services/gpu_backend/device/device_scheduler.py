@@ -17,7 +17,8 @@ from services.gpu_backend.device.driver import Arguments, CudaError, Device, Gra
 from services.gpu_backend.device.installation import Installation
 from services.gpu_backend.device.ring_memory import RingMemory
 from services.gpu_backend.device.settings import DeviceSettings
-from services.gpu_backend.engines.cuda.contract import CaptureProgress, GraphEngine, no_progress
+from services.gpu_backend.engines.cuda.contract import CaptureProgress, GraphEngine, StepGate, no_progress
+from services.gpu_backend.layers import LayerCounters
 from services.gpu_backend.scheduler.interface import SchedulerLost
 from services.gpu_backend.scheduler.orders import OrderQueue
 from services.gpu_backend.scheduler.settings import SchedulerSettings
@@ -39,9 +40,6 @@ class DeviceScheduler:
     source = build.SCHEDULER_SOURCE
     """Of the kernel; benches have others."""
 
-    layers = None
-    """Graphs do not wait layer by layer (D6)."""
-
     def __init__(
         self,
         ring: RingMemory,
@@ -52,8 +50,10 @@ class DeviceScheduler:
         device: Device,
         device_settings: DeviceSettings | None = None,
         progress: CaptureProgress = no_progress,
+        gate: StepGate | None = None,
     ) -> None:
-        """`engine` is allocated. Captures every shape that `settings` name, or else the engine proposes.
+        """`engine` is allocated; its prefill graphs have the `gate`, if any. Captures every shape that `settings`
+        name, or else the engine proposes.
 
         Raises ValueError where ring, engine and settings don't fit together, EngineError from a capture,
         ToolchainMissing or BuildFailed where the scheduler can't be compiled, CudaError.
@@ -71,7 +71,13 @@ class DeviceScheduler:
         self._words = control[: CONTROL.itemsize].view(CONTROL)[0]
         self._counters = control[_device.COUNTERS_OFFSET :][: COUNTERS.itemsize].view(COUNTERS)[0]
         self.orders = OrderQueue(agent := AgentMemory(self._installed.agent.view, self._installed.layout), agent)
+        self.layers = self._connect(gate) if gate else None
         self._mission = np.zeros(1, MISSION)
+
+    def _connect(self, gate: StepGate) -> LayerCounters:
+        installed = self._installed
+        at = installed.layout["layers_ready_offset"]
+        return gate.connect(installed.agent.address + at, installed.agent.view, at)
 
     def start(self) -> None:
         """Once. Returns as soon as the kernel is on its way."""

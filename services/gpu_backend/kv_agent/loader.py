@@ -177,7 +177,7 @@ class Loader:
         for at in range(len(run)):
             if load.unwanted:
                 return
-            await self._write(load, run.block(at), KvLink.HELD_PREFILL_PAGES)
+            await self._write(load, run.block(at)[None], KvLink.HELD_PREFILL_PAGES)
             load.reused += 1
         if load.unwanted or not self._needs_store(load, load.loaded):
             return
@@ -186,9 +186,10 @@ class Loader:
                 count = min(buffer.blocks, hit.hit - load.loaded)
                 got = await self._read(hit.lease_id, load.loaded, count, buffer)
                 for at in range(got):
-                    self._hold(load, load.loaded, buffer.block(at))
-                    await self._write(load, buffer.block(at), KvLink.PREFILL_BUFFER_PAGES)
-                    load.read += 1
+                    self._hold(load, load.loaded + at, buffer.block(at))
+                    await asyncio.sleep(0)  # the event loop is shared
+                await self._write(load, buffer.first(got), KvLink.PREFILL_BUFFER_PAGES)
+                load.read += got
                 if got < count:
                     return
 
@@ -201,12 +202,12 @@ class Loader:
             self._health.answered()
             yield hit
 
-    async def _write(self, load: Load, block: Blocks, link: KvLink) -> None:
-        """The load's next block into its page."""
-        await self._kv_pages.write(int(load.pages[load.loaded]), block)
-        self._counters.count(link, self._kv_pages.block_bytes)
-        load.loaded += 1
-        await asyncio.sleep(0)  # the event loop is shared
+    async def _write(self, load: Load, blocks: Blocks, link: KvLink) -> None:
+        """The load's next blocks, u8[blocks, block_bytes], into their pages."""
+        end = load.loaded + len(blocks)
+        await self._kv_pages.write_from(load.pages[load.loaded : end], blocks)
+        self._counters.count(link, blocks.nbytes)
+        load.loaded = end
 
     def _hold(self, load: Load, at: int, block: Blocks) -> None:
         self._held.put(load.keys[at], load.keys[at - 1] if at else None, block)

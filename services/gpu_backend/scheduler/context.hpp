@@ -32,10 +32,9 @@ struct Context {
   EngineMemory& engine;
   StepSequence* sequences;
   uint32_t *tokens, *out_tokens, *block_tables;
-  uint64_t* layers_ready;
   // agent
   EngineMemory& agent;
-  uint64_t* load_done;
+  uint64_t *layers_ready, *load_done;
   KvOrder* orders;
 
   HOSTLESS_FN uint32_t* list(const LaneList& l) const { return at<uint32_t>(&s, l.offset); }
@@ -88,7 +87,7 @@ struct Context {
     tokens = at<uint32_t>(engine_memory, engine.tokens_offset);
     out_tokens = at<uint32_t>(engine_memory, engine.out_tokens_offset);
     block_tables = at<uint32_t>(engine_memory, engine.block_tables_offset);
-    layers_ready = at<uint64_t>(engine_memory, engine.layers_ready_offset);
+    layers_ready = at<uint64_t>(agent_memory, engine.layers_ready_offset);
     load_done = at<uint64_t>(agent_memory, engine.load_done_offset);
     orders = at<KvOrder>(agent_memory, engine.orders_offset);
   }

@@ -6,6 +6,7 @@ thread, which calls `Engine.step` and reports back; nothing here decides anythin
 
 import logging
 import threading
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from services.gpu_backend import _scheduler
 from services.gpu_backend._scheduler import Command
 from services.gpu_backend.engine import Engine
+from services.gpu_backend.layers import LayerCounters
 from services.gpu_backend.scheduler.interface import SchedulerLost
 from services.gpu_backend.scheduler.memory import EngineMemory
 from services.gpu_backend.scheduler.orders import OrderQueue
@@ -58,11 +60,10 @@ class HostScheduler:
         settings: SchedulerSettings,
         *,
         max_context: int,
-        by_layers: bool = False,
-        windowed: bool = False,
+        layers: Callable[[EngineMemory], LayerCounters] | None = None,
     ) -> None:
-        """`max_context` and the engine's vocabulary must be what the ring's header says. `by_layers`: the engine minds
-        StepView.layers; `windowed`: its pages hold a few layers at a time (LayerCounters). Raises ValueError."""
+        """`max_context` and the engine's vocabulary must be what the ring's header says. `layers`: counters for an
+        engine that minds StepView.layers. Raises ValueError."""
         vocab_size = engine.geometry.vocab
         self._native = native_scheduler(ring, settings, max_context=max_context, vocab_size=vocab_size)
         self._engine = engine
@@ -70,7 +71,7 @@ class HostScheduler:
         self.settings = settings
         self.memory = EngineMemory(self._native)
         self.orders = OrderQueue(self._native, self.memory)
-        self.layers = self.memory.layer_counters(windowed) if by_layers else None
+        self.layers = layers(self.memory) if layers else None
 
     def start(self) -> None:
         """Once."""

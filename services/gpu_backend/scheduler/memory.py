@@ -53,7 +53,12 @@ class EngineMemory:
 
     def layer_counters(self, windowed: bool) -> LayerCounters:
         """A word a lane."""
-        return LayerCounters(self._buffer, self._layers_ready_at, windowed)
+        return LayerCounters(*self.layers_ready, windowed)
+
+    @property
+    def layers_ready(self) -> tuple[NDArray[np.uint8], int]:
+        """Memory, and where in it u64[lanes] lie."""
+        return self._buffer, self._layers_ready_at
 
     def _view(self, offset: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         return self._buffer[offset : offset + count * dtype.itemsize].view(dtype)

@@ -75,7 +75,7 @@ class Side:
         owner = RingOwner(self.region, geometry, epoch=1, max_context=CONTEXT, vocab_size=VOCAB, page_count=pages)
         self.scheduler = HostScheduler(
             owner.buffer, self.engine, SchedulerSettings(LANES, step_tokens, pages, kv_orders=True, store_limit=pages),
-            max_context=CONTEXT, by_layers=True, windowed=0 < resident < LAYERS,
+            max_context=CONTEXT, layers=lambda memory: memory.layer_counters(0 < resident < LAYERS),
         )  # fmt: skip
         share = owner.share(0)
         owner.grant(share)

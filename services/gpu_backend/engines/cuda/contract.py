@@ -9,7 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from services.gpu_backend.engine import ModelGeometry, StepKind
+from services.gpu_backend.layers import LayerCounters
 from services.gpu_backend.scheduler.memory import header_offset
 
 CaptureProgress = Callable[[StepKind, int, int, int], None]
@@ -56,6 +60,15 @@ class StepMemory:
     def error(self) -> int:
         """Address of the u32 that a graph may set to not 0: the step could not be computed."""
         return self.address + self.step_offset + header_offset("error")
+
+
+class StepGate(Protocol):
+    """What prefill graphs wait at, layer by layer (D6)."""
+
+    def connect(self, words: int, memory: NDArray[np.uint8], offset: int) -> LayerCounters:
+        """Before the first step. words: address of layers_ready (step.hpp) for the GPU; for this process it is at
+        `offset` of `memory`."""
+        ...
 
 
 class GraphEngine(Protocol):

@@ -14,7 +14,7 @@ from services.gpu_backend.engines.cuda.memory_views import tensors_of
 from services.gpu_backend.engines.cuda.nvrtc import KernelModule
 from services.gpu_backend.engines.cuda.own_memory import OwnMemory
 from services.gpu_backend.engines.cuda.products import Products
-from services.gpu_backend.engines.cuda.program import StepProgram
+from services.gpu_backend.engines.cuda.program import Gate, StepProgram
 from services.gpu_backend.engines.cuda.settings import CudaSettings, decode_sizes, prefill_sizes
 from services.gpu_backend.engines.cuda.tail import device_tail
 from services.gpu_backend.models.llama import Llama
@@ -83,7 +83,8 @@ class CudaGraphEngine:
             return self.settings.decode_sizes or decode_sizes(self._lanes)
         return self.settings.prefill_sizes or prefill_sizes(self._step_tokens)
 
-    def allocate(self, pages: int, lanes: int, step_tokens: int) -> None:
+    def allocate(self, pages: int, lanes: int, step_tokens: int, gate: Gate | None = None) -> None:
+        """gate: for prefill steps that wait for layers, and tell of them."""
         if self._program is not None:
             raise EngineError("the engine's memory is allocated already")
         self._lanes, self._step_tokens = lanes, step_tokens
@@ -110,7 +111,7 @@ class CudaGraphEngine:
             config, self._kv, rotations, self._buffers, programs, self.settings.overlap_launches, self.settings.singles
         )
         self._program = StepProgram(
-            self._model, self._buffers, attention, self._gemms(self._buffers), device_tail(self._model)
+            self._model, self._buffers, attention, self._gemms(self._buffers), device_tail(self._model), gate
         )
 
     def run(self, kind: StepKind, size: int, memory: StepMemory) -> None:

@@ -17,6 +17,7 @@ from services.gpu_backend.engines.cuda.contract import CaptureProgress, no_progr
 from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
 from services.gpu_backend.engines.cuda.feed import feed_tokens
 from services.gpu_backend.engines.cuda.own_memory import OwnMemory, StepImage
+from services.gpu_backend.engines.cuda.program import Gate
 
 IMAGES = 3
 """Steps that may be queued at once: one that runs, one ahead of it, and one ahead of the last that was in vain."""
@@ -59,9 +60,9 @@ class HostDrivenGraphEngine:
         assert self._own is not None, "allocate comes first"
         return self._own
 
-    def allocate(self, pages: int, lanes: int, step_tokens: int) -> None:
-        """Also captures every graph, largest first."""
-        self._engine.allocate(pages, lanes, step_tokens)
+    def allocate(self, pages: int, lanes: int, step_tokens: int, gate: Gate | None = None) -> None:
+        """Also captures every graph, largest first. gate: as CudaGraphEngine.allocate."""
+        self._engine.allocate(pages, lanes, step_tokens, gate)
         device = self._engine.kv_pool.device
         own = OwnMemory(device, lanes=lanes, step_tokens=step_tokens, lane_pages=self._lane_pages, pages=pages)
         self._own = own

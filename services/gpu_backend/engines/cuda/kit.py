@@ -10,20 +10,23 @@ import torch
 from services.common.settings import SettingError
 from services.fabric.ring import RingOwner
 from services.gpu_backend.device.device_scheduler import DeviceScheduler
-from services.gpu_backend.device.driver import CudaError, Device, NoDevice
+from services.gpu_backend.device.driver import CudaError, Device, NoDevice, RegisteredMemory
 from services.gpu_backend.device.kv_pages import DevicePages
 from services.gpu_backend.device.ring_memory import HostRing
 from services.gpu_backend.device.settings import DeviceSettings
-from services.gpu_backend.engine import EngineError, ModelGeometry, StepKind
+from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry, StepKind
 from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
 from services.gpu_backend.engines.cuda.host_driven import HostDrivenGraphEngine
+from services.gpu_backend.engines.cuda.layer_gate import LayerGate
 from services.gpu_backend.engines.cuda.settings import CudaSettings
 from services.gpu_backend.kits import EngineKit, Progress
 from services.gpu_backend.kv_agent import Pages
+from services.gpu_backend.layers import LayerCounters
 from services.gpu_backend.models.config import ModelError
 from services.gpu_backend.models.registry import LoadedModel, load
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.interface import Scheduler
+from services.gpu_backend.scheduler.memory import EngineMemory
 from services.gpu_backend.scheduler.overlap import OverlapScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.gpu_backend.settings import BackendSettings
@@ -31,6 +34,8 @@ from services.gpu_backend.settings import BackendSettings
 log = logging.getLogger(__name__)
 
 MIB = 1 << 20
+PATIENCE = 2
+"""Load deadlines that a step waits for a layer: the agent gives up earlier."""
 LEAST_SPARE_BYTES = 1 << 30
 """Of the GPU's memory, for buffers and graphs, beside weights and KV pages."""
 
@@ -80,6 +85,7 @@ class GraphKit:
     """What the kits have in common: one model, its graphs' engine, one GPU."""
 
     _pages: DevicePages | None = None
+    _gate: LayerGate | None = None
 
     def __init__(self, engine: CudaGraphEngine, device: Device, settings: BackendSettings, progress: Progress) -> None:
         self._engine, self._device, self._settings, self._progress = engine, device, settings, progress
@@ -102,8 +108,16 @@ class GraphKit:
 
     def kv_pages(self) -> Pages:
         pool = self._engine.kv_pool
-        self._pages = DevicePages(self._device, pool.data_ptr(), len(pool), self.geometry.block_bytes)
+        geometry = self.geometry
+        self._pages = DevicePages(self._device, pool.data_ptr(), len(pool), geometry.block_bytes, geometry.layers)
         return self._pages
+
+    def make_gate(self, settings: SchedulerSettings, max_context: int) -> LayerGate | None:
+        """For an engine that begins as one that prefills for others (D6): only such a one's graphs have the nodes."""
+        own = self._settings
+        if own.role == "prefill" and own.kv_copies == "engine":
+            self._gate = LayerGate(settings.lanes, -(-max_context // PAGE_TOKENS), PATIENCE * own.load_deadline_s)
+        return self._gate
 
     def captured(self, kind: StepKind, size: int, done: int, total: int) -> None:
         self._progress(f"capturing graphs: {kind.name.lower()} of {size}", done, total)
@@ -128,6 +142,8 @@ class GraphKit:
         if self._pages is not None:
             self._pages.close()
         self._engine.close()
+        if self._gate is not None:
+            self._gate.close()
         self._device.close()
 
 
@@ -137,7 +153,8 @@ class ResidentKit(GraphKit):
     _ring: HostRing | None = None
 
     def allocate(self, settings: SchedulerSettings, max_context: int) -> None:
-        self._engine.allocate(settings.pages, settings.lanes, settings.step_tokens)
+        gate = self.make_gate(settings, max_context)
+        self._engine.allocate(settings.pages, settings.lanes, settings.step_tokens, gate)
 
     def make_scheduler(self, ring: RingOwner, settings: SchedulerSettings, max_context: int) -> Scheduler:
         try:
@@ -159,6 +176,7 @@ class ResidentKit(GraphKit):
             device=self._device,
             device_settings=own,
             progress=self.captured,
+            gate=self._gate,
         )
         self.tell_memory()
         return scheduler
@@ -174,20 +192,31 @@ class HostDrivenKit(GraphKit):
     """The same graphs, launched by a thread of this process, one by one or overlapped: the baseline (B Figure 3)."""
 
     _driven: HostDrivenGraphEngine | None = None
+    _words: RegisteredMemory | None = None
 
     def allocate(self, settings: SchedulerSettings, max_context: int) -> None:
         self._driven = HostDrivenGraphEngine(self._engine, max_context, self.captured)
-        self._driven.allocate(settings.pages, settings.lanes, settings.step_tokens)
+        gate = self.make_gate(settings, max_context)
+        self._driven.allocate(settings.pages, settings.lanes, settings.step_tokens, gate)
 
     def make_scheduler(self, ring: RingOwner, settings: SchedulerSettings, max_context: int) -> Scheduler:
         assert self._driven is not None, "allocate comes first"
         self.tell_memory()
         if self._settings.scheduling == "host-overlap":
             return OverlapScheduler(ring.buffer, self._driven, settings, max_context=max_context)
-        return HostScheduler(ring.buffer, self._driven, settings, max_context=max_context)
+        counters = self._count_layers if self._gate else None
+        return HostScheduler(ring.buffer, self._driven, settings, max_context=max_context, layers=counters)
+
+    def _count_layers(self, memory: EngineMemory) -> LayerCounters:
+        assert self._gate is not None
+        buffer, offset = memory.layers_ready
+        self._words = RegisteredMemory(buffer)
+        return self._gate.connect(self._words.address + offset, buffer, offset)
 
     def close(self) -> None:
         self._device.use()
+        if self._words is not None:
+            self._words.close()
         if self._driven is not None:
             self._driven.close()
         super().close()

@@ -17,6 +17,9 @@ from services.gpu_backend.engines.cuda.memory_views import StepTensors
 from services.gpu_backend.engines.cuda.step_kernels import gather_last, unpack_decode, unpack_prefill
 from services.gpu_backend.models.llama import Llama
 
+Gate = Callable[[int, int, StepTensors], None]
+"""gate(layer, layers, step), before each layer of a prefill step, and behind the last one (D6)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tail:
@@ -30,7 +33,13 @@ class StepProgram:
     """Launches the kernels of a step on the current stream."""
 
     def __init__(
-        self, model: Llama, buffers: Buffers, attention: PagedAttention, gemms: Callable[[int], Gemms], tail: Tail
+        self,
+        model: Llama,
+        buffers: Buffers,
+        attention: PagedAttention,
+        gemms: Callable[[int], Gemms],
+        tail: Tail,
+        gate: Gate | None = None,
     ) -> None:
         """gemms: those for a number of rows."""
         self._model = model
@@ -38,6 +47,7 @@ class StepProgram:
         self._attention = attention
         self._gemms = gemms
         self._tail = tail
+        self._gate = gate
         self._width = triton.next_power_of_2(model.config.hidden)
 
     def run(self, kind: StepKind, size: int, step: StepTensors) -> None:
@@ -68,12 +78,21 @@ class StepProgram:
             config.vocab, config.hidden, lanes, self._attention.split_target(),
             SEQUENCES=triton.next_power_of_2(lanes), WIDTH=self._width,
         )  # fmt: skip
-        self._layers(rows, lambda layer: self._attention.prefill(layer, rows, step))
+        self._layers(rows, lambda layer: self._attend_prefill(layer, rows, step))
+        self._pass(config.layers, step)
         last = buffers.last[: min(rows, lanes)]
         gather_last[(len(last),)](
             step.sequences, step.sequence_count, buffers.hidden, last, config.hidden, rows, WIDTH=self._width
         )
         return last
+
+    def _attend_prefill(self, layer: int, rows: int, step: StepTensors) -> None:
+        self._pass(layer, step)
+        self._attention.prefill(layer, rows, step)
+
+    def _pass(self, layer: int, step: StepTensors) -> None:
+        if self._gate is not None:
+            self._gate(layer, self._model.config.layers, step)
 
     def _layers(self, rows: int, attend: Callable[[int], None]) -> None:
         buffers, gemms = self._buffers, self._gemms(rows)
