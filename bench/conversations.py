@@ -37,12 +37,12 @@ from services.common.paths import models_dir
 from services.global_scheduler.client import SchedulerClient
 from services.kvstore.client import StoreClient
 from services.tokenizer.model_text import ModelText, load
+from tests.mesh.baseline import at_baseline
 from tests.mesh.harness import SPLIT, Answer, Client, client, mesh
 
 MESHES = ("1P1D", "2P1D", "1P2D", "2P2D")
 PATHS = ("unified", "prefill", "decode", "split")
 AT_ONCE = 24
-STORED_S = 60.0
 PATIENCE = {
     "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60",
     "HOSTLESS_TOKENIZER_KV_LOOKUP_S": "5",
@@ -61,6 +61,7 @@ class Outcome:
     turns: int = 0
     equal: int = 0
     whole_hits: int = 0
+    unstored: int = 0  # blocks of prompts that the store had no room or time for
     hits: Counter[int] = field(default_factory=Counter)  # turns by the blocks of their hits
     paths: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -132,25 +133,18 @@ class Replay:
         outcome.whole_hits += hit >= len(blocks_of(prompt, len(prompt) - 1) & self._stored)
 
     async def _look_at_store(self, talks: Sequence[Conversation], at: int) -> None:
-        """Waits until the prompts' blocks are stored, and sees how much of the answers is: their ids are known by
-        text alone, which may be cut otherwise than it was made."""
+        """Waits until nothing is on its way to the store, and sees what is there. Answers' ids are known by text alone,
+        which may be cut otherwise than it was made; blocks of prompts that are not there are told."""
         plans = self._client.mesh.plans
         async with SchedulerClient(plans["global_scheduler"].address) as scheduler:
             root = root_key((await scheduler.status()).engines[0].info.kv_layout, "")
-        missing = list(talks)
+        await at_baseline(self._client)
         async with StoreClient(plans["kvstore"].address) as store:
-
-            async def stored() -> bool:
-                while missing:
-                    spoken, blocks = missing[-1].spoken[at], len(missing[-1].prompts[at]) // BLOCK_TOKENS
-                    hit = (await store.lookup(block_keys(root, spoken))).hit
-                    if hit < blocks:
-                        return False
-                    self._stored |= blocks_of(spoken, hit * BLOCK_TOKENS)
-                    missing.pop()
-                return True
-
-            await self._client.until(f"the blocks of turn {at} are stored", stored, STORED_S)
+            for talk in talks:
+                spoken = talk.spoken[at]
+                hit = (await store.lookup(block_keys(root, spoken), timeout_s=20)).hit
+                self._outcome.unstored += max(0, len(talk.prompts[at]) // BLOCK_TOKENS - hit)
+                self._stored |= blocks_of(spoken, hit * BLOCK_TOKENS)
 
 
 @asynccontextmanager
@@ -174,11 +168,10 @@ def apart(name: str, model: str) -> MeshOptions:
 
 async def compare(
     folder: Path, model: str, talks: Sequence[Conversation], text: ModelText, meshes: Sequence[str], done: Done
-) -> list[Outcome]:
+) -> AsyncIterator[Outcome]:
     """The unified engine's answers, then each mesh's beside them."""
     async with running(folder, unified(model)) as c:
         await answer_all(c, model, talks, text, done)
-    outcomes = []
     for name in meshes:
         begun, outcome = time.monotonic(), Outcome(name)
         async with running(folder, apart(name, model), **SPLIT) as c:
@@ -187,8 +180,7 @@ async def compare(
                 choices = (await scheduler.status()).path_choices
         outcome.paths = {path: count for path, count in zip(PATHS, choices, strict=True) if count}
         outcome.seconds = time.monotonic() - begun
-        outcomes.append(outcome)
-    return outcomes
+        yield outcome
 
 
 @contextmanager
@@ -199,15 +191,27 @@ def bar(turns: int) -> Iterator[Done]:
         yield lambda: progress.advance(task)
 
 
-def show(outcomes: Sequence[Outcome]) -> None:
-    print(f"{'mesh':<6}{'turns':>6}{'equal':>7}{'hits whole':>12}   {'hits by blocks':<36}{'read by':<48}{'s':>6}")
-    for one in outcomes:
-        hits = ", ".join(f"{blocks}: {count}" for blocks, count in sorted(one.hits.items()))
-        paths = ", ".join(f"{path} {count}" for path, count in one.paths.items())
-        print(
-            f"{one.name:<6}{one.turns:>6}{one.equal:>7}{one.whole_hits:>12}   {hits:<36}{paths:<48}{one.seconds:>6.0f}"
-        )
-        print("".join(f"  {line}\n" for line in one.wrong), end="", flush=True)
+def show(one: Outcome) -> None:
+    """A row, and what was wrong below it."""
+    hits = ", ".join(f"{blocks}: {count}" for blocks, count in sorted(one.hits.items()))
+    paths = ", ".join(f"{path} {count}" for path, count in one.paths.items())
+    counts = f"{one.turns:>6}{one.equal:>7}{one.whole_hits:>12}{one.unstored:>12}"
+    print(f"{one.name:<6}{counts}   {hits:<36}{paths:<48}{one.seconds:>6.0f}")
+    print("".join(f"  {line}\n" for line in one.wrong), end="", flush=True)
+
+
+async def measure(options: argparse.Namespace, talks: Sequence[Conversation], text: ModelText, done: Done) -> bool:
+    """Shows each mesh's outcome once it is there. Whether all was equal."""
+    found: dict[str, Any] = {"machine": machine(), "conversations": len(talks), "outcomes": []}
+    columns = f"{'turns':>6}{'equal':>7}{'hits whole':>12}{'not stored':>12}"
+    print(f"{'mesh':<6}{columns}   {'hits by blocks':<36}{'read by':<48}{'s':>6}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="conversations.") as folder:
+        async for one in compare(Path(folder), options.model, talks, text, options.meshes, done):
+            show(one)
+            found["outcomes"].append({name: getattr(one, name) for name in Outcome.__slots__})
+            if options.json:
+                options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return all(one["equal"] == one["turns"] for one in found["outcomes"])
 
 
 def main() -> int:
@@ -217,18 +221,10 @@ def main() -> int:
     parser.add_argument("--meshes", nargs="+", default=MESHES)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    before = machine()
     text = load(models_dir() / options.model)
     talks = conversations(options.conversations, text)
-    turns = sum(len(talk.turns) for talk in talks)
-    with tempfile.TemporaryDirectory(prefix="conversations.") as folder, bar(turns * (1 + len(options.meshes))) as done:
-        outcomes = asyncio.run(compare(Path(folder), options.model, talks, text, options.meshes, done))
-    show(outcomes)
-    if options.json:
-        rows = [{name: getattr(one, name) for name in Outcome.__slots__} for one in outcomes]
-        found = {"machine": before, "conversations": len(talks), "outcomes": rows}
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
-    return int(any(one.equal < one.turns for one in outcomes))
+    with bar(sum(len(talk.turns) for talk in talks) * (1 + len(options.meshes))) as done:
+        return int(not asyncio.run(measure(options, talks, text, done)))
 
 
 if __name__ == "__main__":

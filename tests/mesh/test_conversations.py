@@ -20,8 +20,7 @@ async def test_whoever_reads_the_tokens_are_those_of_one_engine(
     make_tiny_model(models)
     text = load(models / NAME)
     talks = conversations(16, text)  # eight that share their first block, and eight that don't
-    outcomes = await compare(tmp_path, NAME, talks, text, ["1P1D", "2P2D"], lambda: None)
-    for outcome in outcomes:
+    async for outcome in compare(tmp_path, NAME, talks, text, ["1P1D", "2P2D"], lambda: None):
         assert outcome.wrong == []
         assert outcome.whole_hits == outcome.turns
         assert sum(outcome.paths.values()) == outcome.turns
