@@ -47,6 +47,10 @@ class HeldIndex:
                         found.setdefault(engine_id, Held(engine_id, blocks * BLOCK_TOKENS))
         return tuple(found.values())
 
+    def count(self, engine_id: str) -> int:
+        """Blocks that it holds, as far as is remembered."""
+        return len(self._marks.get(engine_id, ()))
+
     def check(self) -> None:
         """Integrity: both ways of looking agree. For tests; raises AssertionError."""
         told = {(engine_id, mark) for engine_id, marks in self._marks.items() for mark in marks}

@@ -37,12 +37,16 @@ class MeshCollector(Collector):
             "hostless:scheduler_engine_requests", "Unfinished, as reported.", labels=["engine"]
         )
         tokens = GaugeMetricFamily("hostless:scheduler_engine_tokens", "Of unfinished, as reported.", labels=["engine"])
+        held = GaugeMetricFamily(
+            "hostless:scheduler_engine_held_blocks", "KV blocks in its memory, as reported.", labels=["engine"]
+        )
         for record in records:
             engine_id, report = record.info.engine_id, record.report
             live.add_metric([engine_id, record.info.model], float(self._mesh.placeable(record)))
             placed.add_metric([engine_id], record.placements)
             requests.add_metric([engine_id], report.requests if report else 0)
             tokens.add_metric([engine_id], report.tokens if report else 0)
+            held.add_metric([engine_id], self._mesh.held.count(engine_id))
         paths = CounterMetricFamily("hostless:scheduler_path_choice", "Requests placed, by read path.", labels=["path"])
         for path, count in dict(self._mesh.totals.placements).items():
             paths.add_metric([path.value], count)
@@ -54,4 +58,4 @@ class MeshCollector(Collector):
         for reason, count in dict(self._mesh.totals.refusals).items():
             refusals.add_metric([reason.value], count)
         waiting = GaugeMetricFamily("hostless:scheduler_waiting", "Requests that wait for engines.", self._mesh.waiting)
-        return [live, placed, requests, tokens, paths, reused, refusals, waiting]
+        return [live, placed, requests, tokens, held, paths, reused, refusals, waiting]
