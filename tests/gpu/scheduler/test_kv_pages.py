@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 pytest.importorskip("cuda.bindings", reason="NOT RUN: CUDA's Python bindings are missing: pip install 'hostless[cuda]'")
 
@@ -15,30 +16,66 @@ from services.gpu_backend.scheduler.settings import SchedulerSettings
 from tests.gpu.scheduler.rig import Rig
 
 pytestmark = pytest.mark.gpu
-PAGES, BLOCK = 12, 3 << 20
+PAGES, BLOCK, LAYERS = 12, 3 << 20, 6
+SOME = np.array([4, 5, 6, 11, 10, 0, 1], np.uint32)
+"""Runs of pages, and pages alone."""
 
 
-async def there_and_back(pages: DevicePages) -> None:
-    content = np.random.default_rng(5).integers(0, 256, (PAGES, BLOCK), np.uint8)
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+def drawn(*shape: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(shape[0]).integers(0, 256, shape, np.uint8)
+
+
+async def one_by_one(pages: DevicePages) -> None:
+    content = drawn(PAGES, BLOCK)
+    async with asyncio.TaskGroup() as tasks:
         for page in range(PAGES):
             tasks.create_task(pages.write(page, content[page]))
-    async with asyncio.timeout(30):
-        for page in reversed(range(PAGES)):
-            assert (await pages.read(page) == content[page]).all(), page
-        cut = asyncio.create_task(pages.write(0, content[1]))
-        await asyncio.sleep(0)
-        cut.cancel()
-        await asyncio.wait([cut])
-        await pages.write(0, content[2])
-        assert (await pages.read(0) == content[2]).all()
+    for page in reversed(range(PAGES)):
+        assert (await pages.read(page) == content[page]).all(), page
+    cut = asyncio.create_task(pages.write(0, content[1]))
+    await asyncio.sleep(0)
+    cut.cancel()
+    await asyncio.wait([cut])
+    await pages.write(0, content[2])
+    assert (await pages.read(0) == content[2]).all()
     with pytest.raises(IndexError, match="12 of 12"):
         await pages.read(PAGES)
 
 
+async def many(pages: DevicePages, pinned: bool) -> None:
+    """Whole, and by layers; from and to rows that lie together and apart."""
+    memory = np.zeros((len(SOME), 2 * LAYERS, BLOCK // LAYERS), np.uint8)
+    if pinned:
+        pages.pin(memory)
+    content = drawn(len(SOME), LAYERS, BLOCK // LAYERS)
+    memory[:, ::2] = content
+    for layer in range(LAYERS):
+        await pages.write_layer(layer, SOME, memory[:, 2 * layer])
+    together = np.zeros((len(SOME), BLOCK), np.uint8)
+    await pages.read_into(SOME, together)
+    assert (together == content.reshape(len(SOME), -1)).all()
+    await pages.write_from(SOME[::-1], together)
+    apart = memory.reshape(len(SOME), -1)[:, :BLOCK]
+    await pages.read_into(SOME[::-1], apart)
+    assert (apart == together).all()
+    for layer in range(LAYERS):
+        await pages.read_layer(layer, SOME[::-1], memory[:, layer])
+    assert (memory[:, :LAYERS] == content).all()
+    await pages.write_from(SOME[:0], together[:0])
+    pages.unpin(memory)
+    pages.unpin(memory)
+
+
+async def there_and_back(pages: DevicePages) -> None:
+    async with asyncio.timeout(30):
+        await one_by_one(pages)
+        await many(pages, pinned=False)
+        await many(pages, pinned=True)
+
+
 def test_pages_are_copied_beside_a_scheduler(device: Any) -> None:
     address = driver.allocate(PAGES * BLOCK)
-    pages = DevicePages(device, address, PAGES, BLOCK)
+    pages = DevicePages(device, address, PAGES, BLOCK, LAYERS)
     settings = SchedulerSettings(lanes=12, step_tokens=256, pages=64)
     with Rig(device, settings, own=DeviceSettings(deadline_s=40)) as rig:
         client = rig.front_end(0, requests=100_000)
