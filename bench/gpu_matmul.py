@@ -89,7 +89,7 @@ def whole(layers: int) -> dict[str, Any]:
     driven.allocate(64 * 20, 64, 1024)
     bench = Bench(engine, driven, 64 * 20)
     rows: dict[str, Any] = {}
-    lodger = Lodger(torch.device("cuda"))
+    lodger = Lodger(torch.device("cuda"), 20_000)
     for batch, context in ((1, 256), (4, 256), (8, 256), (16, 256), (32, 256), (64, 256)):
         bench.decode(batch, context)
         graph = driven.graph(StepKind.DECODE, batch)
@@ -115,7 +115,7 @@ def whole(layers: int) -> dict[str, Any]:
 
 
 def products(rows_wanted: list[int], candidates: int) -> dict[str, Any]:
-    lodger = Lodger(torch.device("cuda"))
+    lodger = Lodger(torch.device("cuda"), 20_000)
     result: dict[str, Any] = {}
     for name, (n, k, added) in SHAPES.items():
         weights = [torch.randn(n, k, device="cuda", dtype=torch.bfloat16) * k**-0.5 for _ in range(4)]

@@ -1,7 +1,5 @@
 """Which kernel a product gets, without a GPU: cuBLASLt, the clock and the lodger are stand-ins."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +24,9 @@ class World:
         self.times: dict[Algorithm | None, float] = {None: 1.0, QUICK: 0.9, SLOW: 1.1}
         self.looked_at: list[Algorithm | None] = []
         self.tried: list[Algorithm | None] = []
-        self.lodged = 0
+        self.waits: set[Algorithm | None] = set()
+        """For a multiprocessor that is taken."""
+        self.lodged, self.overstayed = 0, False
         self.targets: list[int] = []
 
     def product(self, rows: int, n: int, k: int, dtype: torch.dtype, *, added: bool) -> Any:
@@ -42,12 +42,17 @@ class World:
     def time(self, way: Any, x: torch.Tensor, weights: list[torch.Tensor], out: torch.Tensor, rounds: int) -> float:
         algorithm = way.args[0] if hasattr(way, "args") else None
         (self.looked_at if rounds == 1 else self.tried).append(algorithm)
+        self.overstayed = algorithm in self.waits
         return self.times[algorithm]
 
-    @contextmanager
-    def lodger(self, device: torch.device) -> Iterator[None]:
+    def lodger(self, device: torch.device, longest_ms: int) -> "World":
+        return self
+
+    def __enter__(self) -> None:
         self.lodged += 1
-        yield
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
 @pytest.fixture
@@ -80,7 +85,7 @@ def test_the_quickest_is_taken_and_each_tried_once(world: World) -> None:
     assert world.looked_at == [None, SLOW, QUICK]
     assert world.tried == [None, QUICK, SLOW]
     assert world.targets == [0, 131, 128]
-    assert world.lodged == 1
+    assert world.lodged == 6
 
 
 def test_only_the_quickest_at_a_glance_are_timed_with_care(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +97,16 @@ def test_only_the_quickest_at_a_glance_are_timed_with_care(world: World, monkeyp
 def test_another_kernel_must_be_worth_it(world: World) -> None:
     world.times[QUICK] = 0.99
     assert run() == K
+
+
+def test_a_kernel_that_waits_for_the_whole_gpu_is_not_taken(world: World) -> None:
+    world.waits = {QUICK}
+    assert run() == K
+    assert QUICK not in world.tried
+    world.waits = {None, QUICK}
+    assert run(spare=2) == SLOW.words[0]
+    world.waits = {None, QUICK, SLOW}
+    assert run(spare=3) == K
 
 
 def test_what_an_earlier_run_found_is_not_tried_again(world: World) -> None:

@@ -9,14 +9,19 @@ import torch
 from services.gpu_backend.engine import EngineError
 from services.gpu_backend.engines.cuda.nvrtc import KernelModule
 
-_LONGEST_STAY_MS = 20_000
 _PATIENCE_S = 10.0
+_TIME_WAS_UP = 2
 
 
 class Lodger:
-    """On the GPU while the context lasts, at most 20 s. Meanwhile nothing may wait for the whole device."""
+    """On the GPU while the context lasts, which may be entered again and again, but each time for `longest_ms` at most:
+    what waits for the whole device, or for all multiprocessors at once, waits so long. `overstayed`: it did, the last
+    time."""
 
-    def __init__(self, device: torch.device) -> None:
+    overstayed = False
+
+    def __init__(self, device: torch.device, longest_ms: int) -> None:
+        self._longest_ms = longest_ms
         self._module = KernelModule("lodger.cu")
         self._stream = torch.cuda.Stream(device)
         properties: Any = torch.cuda.get_device_properties(device)  # torch's stubs don't know all of them
@@ -26,7 +31,7 @@ class Lodger:
     def __enter__(self) -> Self:
         self._words.zero_()
         with torch.cuda.stream(self._stream):
-            self._module.launch("lodge", 1, 32, (self._words, _LONGEST_STAY_MS), shared_bytes=self._room)
+            self._module.launch("lodge", 1, 32, (self._words, self._longest_ms), shared_bytes=self._room)
         give_up = time.monotonic() + _PATIENCE_S
         while int(self._words[8]) == 0:
             if time.monotonic() > give_up:
@@ -37,3 +42,4 @@ class Lodger:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._words[0] = 1
         self._stream.synchronize()
+        self.overstayed = int(self._words[8]) == _TIME_WAS_UP

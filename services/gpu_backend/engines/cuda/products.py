@@ -1,11 +1,13 @@
 """Matrix products of many rows by whichever of cuBLAS's kernels is quickest, found by trying each shape once.
 
 cuBLAS expects to have the whole GPU. A kernel that fills it exactly takes up to a fifth longer once the resident
-scheduler keeps a multiprocessor, while another one loses nothing; so they are tried with one taken.
+scheduler keeps a multiprocessor, while another one loses nothing, and a third never ends; so they are tried with one
+taken.
 """
 
-import contextlib
 import functools
+import logging
+import math
 import statistics
 from collections.abc import Callable, Iterable
 
@@ -16,6 +18,8 @@ from services.gpu_backend.engines.cuda.cublas_lt import Algorithm, Product, vers
 from services.gpu_backend.engines.cuda.lodger import Lodger
 from services.gpu_backend.engines.cuda.product_choices import ProductChoices, Shape
 
+log = logging.getLogger(__name__)
+
 Way = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """x[rows, K], weight[N, K], out[rows, N]: out = x weight^T, or out += x weight^T."""
 
@@ -24,6 +28,8 @@ _FINALISTS = 4
 """Of the ways of a shape, so many are timed with care: those that a single look at each found to be quickest."""
 _WORTH_IT = 0.98
 """Of the time of cuBLAS's own choice: another kernel must be this much quicker."""
+_LONGEST_MS = 500
+"""That a multiprocessor is taken while a way is timed, many times what that takes. What waits for it is not used."""
 _HEAD_START_CYCLES = 400_000
 """The GPU waits so long while the host queues a round; about 0.2 ms."""
 
@@ -43,6 +49,7 @@ class Products:
     def __init__(self, weights: Iterable[torch.Tensor], device: torch.device, spare_processors: int) -> None:
         """weights: enough of each shape that a few of them don't fit in the GPU's cache."""
         self._device, self._spare = device, spare_processors
+        self._lodger: Lodger | None = None
         self._weights: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for weight in weights:
             self._weights.setdefault(tuple(weight.shape), []).append(weight)
@@ -90,12 +97,26 @@ class Products:
         for way in ways:  # loads the kernels, which waits for the whole device
             way(x, weight, out)
         torch.cuda.synchronize(self._device)
-        with Lodger(self._device) if self._spare else contextlib.nullcontext():
-            rough = [_time(way, x, weights[:2], out, 1) for way in ways]
-            quickest = sorted(range(1, len(ways)), key=rough.__getitem__)[:_FINALISTS]
-            times = {i: _time(ways[i], x, weights, out, _ROUNDS) for i in (0, *quickest)}
-        best = min(times, key=times.__getitem__)
-        return None if times[best] > _WORTH_IT * times[0] else algorithms[best - 1]
+        rough = [self._ms(way, x, weights[:2], out, 1) for way in ways]
+        quickest = sorted(range(1, len(ways)), key=rough.__getitem__)[:_FINALISTS]
+        times = {i: self._ms(ways[i], x, weights, out, _ROUNDS) for i in (0, *quickest) if rough[i] < math.inf}
+        best = min(times, key=times.__getitem__, default=0)
+        if best == 0 or times[best] > _WORTH_IT * times.get(0, math.inf):
+            return None
+        return algorithms[best - 1]
+
+    def _ms(self, way: Way, x: torch.Tensor, weights: list[torch.Tensor], out: torch.Tensor, rounds: int) -> float:
+        """As `_time`, with a multiprocessor taken if there is one to spare; inf if the way waited for it."""
+        if not self._spare:
+            return _time(way, x, weights, out, rounds)
+        if self._lodger is None:
+            self._lodger = Lodger(self._device, _LONGEST_MS)
+        with self._lodger:
+            found = _time(way, x, weights, out, rounds)
+        if not self._lodger.overstayed:
+            return found
+        log.info("a kernel waits for the whole GPU: not used", extra={"shape": [*out.shape, x.shape[1]]})
+        return math.inf
 
 
 def _time(way: Way, x: torch.Tensor, weights: list[torch.Tensor], out: torch.Tensor, rounds: int) -> float:
