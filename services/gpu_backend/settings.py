@@ -14,8 +14,8 @@ KV_COPIES = ("engine", "loopback")
 SCHEDULER_KINDS = ("host", "host-overlap", "device")
 WEIGHTS = ("files", "random")
 DEFAULT_LANES = {"torch": 16, "cuda": 64, "synthetic": 256}
-DEFAULT_STEP_TOKENS = {"torch": 512, "cuda": 2048, "synthetic": 512}
-DEFAULT_MIXED_TOKENS = {"torch": 0, "cuda": 1024, "synthetic": 0}
+DEFAULT_STEP_TOKENS = {"torch": 512, "cuda": 2304, "synthetic": 512}
+DEFAULT_MIXED_TOKENS = {"torch": 0, "cuda": 2304, "synthetic": 0}
 DEFAULT_DTYPES = {"torch": "float32", "cuda": "bfloat16", "synthetic": "float32"}
 LEAST_PATIENCE_S = 5.0
 """The host looks after its scheduler about once a second."""
@@ -64,12 +64,12 @@ class BackendSettings:
     max_context: int = setting(0, "most tokens of a request, prompt and completion; 0: the model's")
     lanes: int = setting(0, "most requests in a batch; 0: 16 for torch, 64 for cuda, 256 for synthetic")
     step_tokens: int = setting(
-        0, "most tokens in a step; longer prompts are prefilled in chunks; 0: 512, 2048 for cuda"
+        0, "most tokens in a step; longer prompts are prefilled in chunks; 0: 512, 2304 for cuda"
     )
     prefill_chunk: int = setting(0, "most prompt tokens of a step, so that decodes wait less; 0: as step-tokens")
     mixed_tokens: int = setting(
         -1, "most tokens of a step in which prompts and running decodes share, at least lanes; 0: they take turns "
-        "(B6); -1: 1024 for cuda where step-tokens and lanes allow, else 0"
+        "(B6); -1: 2304 for cuda where step-tokens and lanes allow, else 0"
     )  # fmt: skip
     attention_quota_ms: float = setting(
         0.0, "what the attention of a step's prompts may take, by attention-time; the prompt that overflows it is cut "

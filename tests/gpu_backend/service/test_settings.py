@@ -22,9 +22,9 @@ def settings(**flags: Any) -> BackendSettings:
     [
         ({}, ("host", "float32", 16, 512)),
         ({"engine": "synthetic"}, ("host", "float32", 256, 512)),
-        ({"engine": "cuda"}, ("device", "bfloat16", 64, 2048)),
-        ({"engine": "cuda", "scheduler_kind": "host"}, ("host", "bfloat16", 64, 2048)),
-        ({"engine": "cuda", "scheduler_kind": "host-overlap"}, ("host-overlap", "bfloat16", 64, 2048)),
+        ({"engine": "cuda"}, ("device", "bfloat16", 64, 2304)),
+        ({"engine": "cuda", "scheduler_kind": "host"}, ("host", "bfloat16", 64, 2304)),
+        ({"engine": "cuda", "scheduler_kind": "host-overlap"}, ("host-overlap", "bfloat16", 64, 2304)),
         ({"engine": "cuda", "dtype": "float32", "lanes": 8, "step_tokens": 99}, ("device", "float32", 8, 99)),
         ({"engine": "cuda", "lanes": 3000}, ("device", "bfloat16", 3000, 3000)),
     ],
@@ -63,11 +63,11 @@ def test_what_contradicts_itself_is_named(flags: dict[str, Any], words: str) -> 
     [
         ({}, 0),
         ({"engine": "synthetic"}, 0),
-        ({"engine": "cuda"}, 1024),
+        ({"engine": "cuda"}, 2304),
         ({"engine": "cuda", "mixed_tokens": 0}, 0),
         ({"engine": "cuda", "mixed_tokens": 256}, 256),
         ({"engine": "cuda", "step_tokens": 512}, 512),
-        ({"engine": "cuda", "lanes": 1500}, 0),
+        ({"engine": "cuda", "lanes": 2500}, 0),
         ({"mixed_tokens": 100}, 100),
     ],
 )
