@@ -3,8 +3,8 @@
     python -m bench.gpu_gateway OUT.json --system device|host|host-overlap --load LOAD_TOOL
     python -m bench.gpu_gateway OUT.json --system URL --pid PID --load LOAD_TOOL
 
-Either takes `--loads "4 req/s, alone" "60 %, 2x mixed"` to measure only those; `--rate` is what 60 % means, by the
-requests a second of `saturation`.
+Either takes `--loads "4 req/s, alone" "60 %, 2x mixed"` to measure only those; what 60 % means is found
+by `saturation`, all requests at once, or told by `--rate`.
 
 LOAD_TOOL: an open-loop load generator that prints one line of JSON (see `load`). Cores are divided: the engine, and
 all of another server, on 0-7; the mesh's front end on 8-13; clients on 14-15. Hogs share the engine's cores.
@@ -274,10 +274,10 @@ def a_token(before: Mapping[str, float], after: Mapping[str, float], tokens: int
 
 
 def measure(system: Mesh | Server, tool: Path, loads: list[str], base: float, singles: bool, keep: Any) -> None:
-    """`base`: requests a second of loads that don't say."""
+    """`base`: requests a second of loads that don't say; 0: 60 % of what saturates the system, which is then a load."""
     with urllib.request.urlopen(system.url + "/v1/models", timeout=10) as answer:
         model = json.load(answer)["data"][0]["id"]
-    warm = load(tool, system, model, Load(count=8), 0, 16)
+    warm = load(tool, system, model, Load(count=8, answers=(16, 64)), 0, 16)
     keep("warm-up", {name: warm[name] for name in ("ok", "failed", "err")})
     if singles:
         for tokens in (1000, 600):
@@ -294,6 +294,8 @@ def measure(system: Mesh | Server, tool: Path, loads: list[str], base: float, si
                 keep(name, {"failed": repr(error)[-500:]})
                 continue
             after = {process: cpu_s(pid) for process, pid in system.pids.items()}
+        if not base and "saturated_req_s" in found:
+            base = round(0.6 * found["saturated_req_s"], 1)
         found["cpu_us_a_token"], found["held"] = a_token(before, after, found["out_tokens"]), how
         keep(name, found)
 
@@ -307,7 +309,7 @@ def main() -> None:
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--name", default="", help="of the results in OUT; else `peer`, or the scheduler's")
     parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
-    parser.add_argument("--rate", type=float, default=8.0, help="requests a second of loads named 60 %%")
+    parser.add_argument("--rate", type=float, default=0.0, help="requests a second of loads named 60 %%")
     parser.add_argument("--only-loads", action="store_true", help="no requests one at a time")
     parser.add_argument("--deadline", type=float, default=400, help="seconds until the scheduler on the GPU gives up")
     given = parser.parse_args()
