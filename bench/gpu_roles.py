@@ -3,6 +3,9 @@
     hostless up --engine cuda --model MODEL --port 0 -- python -m bench.gpu_roles OUT.json unified
     hostless up --engine cuda --model MODEL --port 0 --prefill 1 --decode 1 -- python -m bench.gpu_roles OUT.json apart
 
+With HOSTLESS_GPU_BACKEND_LAYERWISE=0 it is "apart by blocks". Where there is one GPU, both engines share it with
+--scheduler host; then --only-hand-overs.
+
 Answers are compared one at a time: with others in its batch a sequence's bfloat16 sums are taken in another order.
 """
 
@@ -14,6 +17,7 @@ import random
 import statistics
 import threading
 import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,11 @@ LENGTHS = (5, 63, 64, 65, 200, 640, 1000, 1500, 2048, 3000)
 ANSWER = 48
 DECODES, DECODED = 12, 1200
 """Long decodes at once, and their tokens; a few more still fit the same graph, of 16."""
+HANDED_OVER = (1000, 2000, 8000)
+EACH = 7
+"""Prompts of each of these lengths, one after the other; the first is not counted."""
+TOKEN_BYTES = 128 << 10
+"""KV of a token of Llama-3 8B."""
 TRAFFIC_TOKENS = 2000
 """Of a prompt that goes from one engine to the other; it gets two tokens, so that its decode is one step."""
 
@@ -69,11 +78,27 @@ def decodes(url: str, model: str, traffic: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def hand_overs(url: str, model: str, lengths: Sequence[int]) -> dict[str, Any]:
+    """First tokens, and how long after them the second ones come, which the other engine computes: medians."""
+    found: dict[str, Any] = {}
+    for length in lengths:
+        stamps = [stream(url, model, prompt_of(length, 100 * length + number), 3)[1] for number in range(EACH)][1:]
+        first = statistics.median(each[0] for each in stamps)
+        second = statistics.median(each[1] - each[0] for each in stamps)
+        found[str(length)] = {
+            "ttft_ms": round(1e3 * first, 1), "second_ms": round(1e3 * second, 1),
+            "gb_s": round(length * TOKEN_BYTES / second / 1e9, 1),
+        }  # fmt: skip
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("name", choices=("unified", "apart"))
+    parser.add_argument("name", choices=("unified", "apart", "apart by blocks"))
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--lengths", type=int, nargs="+", default=HANDED_OVER, help="of prompts that are handed over")
+    parser.add_argument("--only-hand-overs", action="store_true")
     given = parser.parse_args()
     url = os.environ["HOSTLESS_URL"]
     with urllib.request.urlopen(url + "/v1/models", timeout=10) as answer:
@@ -86,6 +111,9 @@ def main() -> None:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
         print(given.name, part, json.dumps(value)[:300], flush=True)
 
+    keep("hand-overs", hand_overs(url, model, given.lengths))
+    if given.only_hand_overs:
+        return
     answers, firsts = [], []
     for number, length in enumerate(LENGTHS):
         text, stamps = stream(url, model, prompt_of(length, number), ANSWER)

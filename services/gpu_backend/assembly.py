@@ -56,7 +56,7 @@ def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLi
         served.regions,
         layers=served.geometry.layers,
         peers=Peers(scheduler.watch, limits.peer_wait_s, limits.transfer_s),
-        layer_counters=served.scheduler.layers,
+        layer_counters=served.scheduler.layers if settings.layerwise else None,
     )
     link = KvLink(agent, client, scheduler)
     link.take_role(ROLES[settings.role])

@@ -5,7 +5,7 @@ pinned buffers, so that one piece crosses the bus while others are copied in hos
 import asyncio
 import contextlib
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from services.gpu_backend.device import driver
 from services.gpu_backend.device.driver import Device, Event, MappedMemory, RegisteredMemory, Stream
 
-SLOTS = 4
+SLOTS = 6
 """Pieces under way at once in each direction."""
 PIECE_BYTES = 4 << 20
 
@@ -22,19 +22,22 @@ Rows = NDArray[np.uint8]
 
 
 class Pinned:
-    """Host memory that the GPU's copy engines reach in place."""
+    """Host memory that the GPU's copy engines reach in place. Making it so, and ending that, waits for all that the
+    device does: it happens only while `free` says that no scheduler lives there."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: Device, free: Callable[[], bool]) -> None:
+        self._device, self._free = device, free
         self._held: dict[tuple[int, int], RegisteredMemory] = {}
 
     def add(self, memory: Rows) -> None:
-        """Raises CudaError."""
-        self._device.use()
-        self._held[_span(memory)] = RegisteredMemory(memory)
+        """Does nothing where it would wait. Raises CudaError."""
+        if self._free():
+            self._device.use()
+            self._held[_span(memory)] = RegisteredMemory(memory)
 
     def discard(self, memory: Rows) -> None:
-        if (registered := self._held.pop(_span(memory), None)) is not None:
+        """Where it would wait, the memory stays mapped and pinned until `close`."""
+        if self._free() and (registered := self._held.pop(_span(memory), None)) is not None:
             self._device.use()
             registered.close()
 
@@ -100,7 +103,10 @@ class Channel:
             slot.close()
 
     def _parts(self, rows: Rows, addresses: NDArray[np.uint64]) -> Iterator[tuple[Rows, NDArray[np.uint64]]]:
-        most = len(rows) if self._pinned.holds(rows) else self._piece_bytes // rows.shape[1]
+        """All rows at once where they are pinned, else as many pieces as can be under way, or more."""
+        most = len(rows)
+        if not self._pinned.holds(rows):
+            most = min(self._piece_bytes // rows.shape[1], -(-len(rows) // SLOTS))
         for first in range(0, len(rows), most or 1):
             yield rows[first : first + most], addresses[first : first + most]
 

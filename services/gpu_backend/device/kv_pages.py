@@ -6,6 +6,7 @@ kernel, which would take multiprocessors from steps. Everything is allocated bef
 
 import contextlib
 import logging
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,21 @@ log = logging.getLogger(__name__)
 class DevicePages:
     """`LayerPages` of one pool: pages one behind the other from `address` on. Raises CudaError where the GPU fails."""
 
-    def __init__(self, device: Device, address: int, pages: int, block_bytes: int, layers: int = 1) -> None:
+    def __init__(
+        self,
+        device: Device,
+        address: int,
+        pages: int,
+        block_bytes: int,
+        layers: int = 1,
+        free: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """free: no scheduler lives on the device, which has to be so now, and at `close`."""
         self.block_bytes = block_bytes
         self.layers = self.resident = layers
         self._device, self._address, self._pages = device, address, pages
         self._layer_bytes = block_bytes // layers
-        self._pinned = Pinned(device)
+        self._pinned = Pinned(device, free)
         with contextlib.ExitStack() as held:
             held.callback(self._pinned.close)
             self._out = held.enter_context(contextlib.closing(Channel(device, block_bytes, self._pinned)))
@@ -70,7 +80,7 @@ class DevicePages:
     # --- memory of the host that is moved from and to ---
 
     def pin(self, memory: Rows) -> None:
-        """Where the driver can't, what moves takes the longer way."""
+        """Where it can't be, beside a scheduler that lives on the device say, what moves takes the longer way."""
         try:
             self._pinned.add(memory)
         except CudaError as error:

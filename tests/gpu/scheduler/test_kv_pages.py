@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 pytest.importorskip("cuda.bindings", reason="NOT RUN: CUDA's Python bindings are missing: pip install 'hostless[cuda]'")
 
 from services.gpu_backend.device import driver
+from services.gpu_backend.device.device_scheduler import DeviceScheduler
 from services.gpu_backend.device.kv_pages import DevicePages
 from services.gpu_backend.device.settings import DeviceSettings
 from services.gpu_backend.scheduler.settings import SchedulerSettings
@@ -42,11 +43,13 @@ async def one_by_one(pages: DevicePages) -> None:
         await pages.read(PAGES)
 
 
-async def many(pages: DevicePages, pinned: bool) -> None:
-    """Whole, and by layers; from and to rows that lie together and apart."""
-    memory = np.zeros((len(SOME), 2 * LAYERS, BLOCK // LAYERS), np.uint8)
-    if pinned:
-        pages.pin(memory)
+def host_memory() -> NDArray[np.uint8]:
+    return np.zeros((len(SOME), 2 * LAYERS, BLOCK // LAYERS), np.uint8)
+
+
+async def many(pages: DevicePages, memory: NDArray[np.uint8]) -> None:
+    """Whole, and by layers; from and to rows that lie together and apart. It is pinned where it still can be."""
+    pages.pin(memory)
     content = drawn(len(SOME), LAYERS, BLOCK // LAYERS)
     memory[:, ::2] = content
     for layer in range(LAYERS):
@@ -66,21 +69,26 @@ async def many(pages: DevicePages, pinned: bool) -> None:
     pages.unpin(memory)
 
 
-async def there_and_back(pages: DevicePages) -> None:
+async def there_and_back(pages: DevicePages, pinned: NDArray[np.uint8]) -> None:
     async with asyncio.timeout(30):
         await one_by_one(pages)
-        await many(pages, pinned=False)
-        await many(pages, pinned=True)
+        await many(pages, host_memory())
+        await many(pages, pinned)
 
 
 def test_pages_are_copied_beside_a_scheduler(device: Any) -> None:
-    address = driver.allocate(PAGES * BLOCK)
-    pages = DevicePages(device, address, PAGES, BLOCK, LAYERS)
+    address, pinned = driver.allocate(PAGES * BLOCK), host_memory()
     settings = SchedulerSettings(lanes=12, step_tokens=256, pages=64)
+    schedulers: list[DeviceScheduler] = []
+    pages = DevicePages(
+        device, address, PAGES, BLOCK, LAYERS, free=lambda: all(scheduler.stopped for scheduler in schedulers)
+    )
+    pages.pin(pinned)
     with Rig(device, settings, own=DeviceSettings(deadline_s=40)) as rig:
+        schedulers.append(rig.scheduler)
         client = rig.front_end(0, requests=100_000)
         rig.until(lambda: rig.scheduler.counters()["running"] > 0)
-        asyncio.run(there_and_back(pages))
+        asyncio.run(there_and_back(pages, pinned))
         client.kill()
         client.wait()
     pages.close()

@@ -109,13 +109,19 @@ class GraphKit:
     def kv_pages(self) -> Pages:
         pool = self._engine.kv_pool
         geometry = self.geometry
-        self._pages = DevicePages(self._device, pool.data_ptr(), len(pool), geometry.block_bytes, geometry.layers)
+        self._pages = DevicePages(
+            self._device, pool.data_ptr(), len(pool), geometry.block_bytes, geometry.layers, self.device_is_free
+        )
         return self._pages
+
+    def device_is_free(self) -> bool:
+        """No scheduler lives there."""
+        return True
 
     def make_gate(self, settings: SchedulerSettings, max_context: int) -> LayerGate | None:
         """For an engine that begins as one that prefills for others (D6): only such a one's graphs have the nodes."""
         own = self._settings
-        if own.role == "prefill" and own.kv_copies == "engine":
+        if own.role == "prefill" and own.layerwise and own.kv_copies == "engine":
             self._gate = LayerGate(settings.lanes, -(-max_context // PAGE_TOKENS), PATIENCE * own.load_deadline_s)
         return self._gate
 
@@ -151,6 +157,7 @@ class ResidentKit(GraphKit):
     """The scheduler lives on the GPU (B1); its ring is host memory that the GPU maps."""
 
     _ring: HostRing | None = None
+    _scheduler: DeviceScheduler | None = None
 
     def allocate(self, settings: SchedulerSettings, max_context: int) -> None:
         gate = self.make_gate(settings, max_context)
@@ -168,7 +175,7 @@ class ResidentKit(GraphKit):
             host_patience_s=self._settings.host_patience_s,
             deadline_s=self._settings.device_deadline_s,
         )
-        scheduler = DeviceScheduler(
+        self._scheduler = DeviceScheduler(
             self._ring,
             self._engine,
             settings,
@@ -179,7 +186,10 @@ class ResidentKit(GraphKit):
             gate=self._gate,
         )
         self.tell_memory()
-        return scheduler
+        return self._scheduler
+
+    def device_is_free(self) -> bool:
+        return self._scheduler is None or self._scheduler.stopped
 
     def close(self) -> None:
         self._device.use()
