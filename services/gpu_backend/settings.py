@@ -82,8 +82,8 @@ class BackendSettings:
         0, "KV memory in pages of 64 tokens; 0: by free memory and need, and 1 GiB or less on a CPU"
     )
     layerwise: bool = setting(
-        True, "prompts for another engine are loaded, computed and handed over layer by layer (D6), with cuda by engines "
-        "that start with role prefill; else by blocks"
+        True, "prompts for another engine are loaded, computed and handed over layer by layer (D6), with cuda by "
+        "engines that start with role prefill; else by blocks"
     )  # fmt: skip
     kv_layers_resident: int = setting(
         0, "layers that a KV page holds at a time, so that prompts need that much less KV memory; 0: all "
@@ -173,8 +173,8 @@ class BackendSettings:
     def _check_window(self) -> None:
         require_least(self, 0, "kv_layers_resident")
         fits = self.role == "prefill" and self.engine != "cuda" and self.kv_copies == "engine" and self.layerwise
-        require(not self.kv_layers_resident or fits,
-                "kv-layers-resident: takes role prefill, engine torch or synthetic, kv-copies engine, layerwise")  # fmt: skip
+        require(not self.kv_layers_resident or fits, "kv-layers-resident: takes role prefill, engine torch or synthetic, "
+                "kv-copies engine, and layerwise")  # fmt: skip
 
     def _check_gpu(self) -> None:
         kinds = ", ".join(SCHEDULER_KINDS)
