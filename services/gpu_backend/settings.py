@@ -173,8 +173,9 @@ class BackendSettings:
     def _check_window(self) -> None:
         require_least(self, 0, "kv_layers_resident")
         fits = self.role == "prefill" and self.engine != "cuda" and self.kv_copies == "engine" and self.layerwise
-        require(not self.kv_layers_resident or fits, "kv-layers-resident: takes role prefill, layerwise, engine torch or "
-                "synthetic, and kv-copies engine")  # fmt: skip
+        require(not self.kv_layers_resident or fits,
+                "kv-layers-resident: takes role prefill, layerwise, engine torch or synthetic, "
+                "and kv-copies engine")  # fmt: skip
 
     def _check_gpu(self) -> None:
         kinds = ", ".join(SCHEDULER_KINDS)

@@ -94,11 +94,13 @@ class ServedSide(Side):
                 await until(lambda: self.agent.idle and self.idle)
         finally:
             running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-            self.scheduler.stop(10)
-            if settle:
-                self.scheduler.check()
-            self.scheduler.close()
-            self._kit.close()
-            self.region.close()
+            try:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await running
+            finally:
+                self.scheduler.stop(10)
+                if settle:
+                    self.scheduler.check()
+                self.scheduler.close()
+                self._kit.close()
+                self.region.close()
