@@ -22,18 +22,17 @@ Rows = NDArray[np.uint8]
 
 
 class Pinned:
-    """Host memory that the GPU's copy engines reach in place. Making it so, and ending that, waits for all that the
-    device does: it happens only while `free` says that no scheduler lives there."""
+    """Host memory that the GPU's copy engines reach in place. Ending that waits for all that the device does: it happens
+    only while `free` says that no scheduler lives there."""
 
     def __init__(self, device: Device, free: Callable[[], bool]) -> None:
         self._device, self._free = device, free
         self._held: dict[tuple[int, int], RegisteredMemory] = {}
 
     def add(self, memory: Rows) -> None:
-        """Does nothing where it would wait. Raises CudaError."""
-        if self._free():
-            self._device.use()
-            self._held[_span(memory)] = RegisteredMemory(memory)
+        """Raises CudaError."""
+        self._device.use()
+        self._held[_span(memory)] = RegisteredMemory(memory)
 
     def discard(self, memory: Rows) -> None:
         """Where it would wait, the memory stays mapped and pinned until `close`."""

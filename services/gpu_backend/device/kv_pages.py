@@ -80,7 +80,7 @@ class DevicePages:
     # --- memory of the host that is moved from and to ---
 
     def pin(self, memory: Rows) -> None:
-        """Where it can't be, beside a scheduler that lives on the device say, what moves takes the longer way."""
+        """Where the driver can't, what moves takes the longer way."""
         try:
             self._pinned.add(memory)
         except CudaError as error:
