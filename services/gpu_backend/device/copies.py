@@ -22,8 +22,8 @@ Rows = NDArray[np.uint8]
 
 
 class Pinned:
-    """Host memory that the GPU's copy engines reach in place. Ending that waits for all that the device does: it happens
-    only while `free` says that no scheduler lives there."""
+    """Host memory that the GPU's copy engines reach in place. Ending that waits for all that the device does, so it
+    happens only while `free` says that no scheduler lives there."""
 
     def __init__(self, device: Device, free: Callable[[], bool]) -> None:
         self._device, self._free = device, free

@@ -48,7 +48,7 @@ def host_memory() -> NDArray[np.uint8]:
 
 
 async def many(pages: DevicePages, memory: NDArray[np.uint8], pinned: bool) -> None:
-    """Whole, and by layers; from and to rows that lie together and apart. It is pinned, and let go of as far as that can be."""
+    """Whole, and by layers; from and to rows that lie together and apart."""
     if pinned:
         pages.pin(memory)
     content = drawn(len(SOME), LAYERS, BLOCK // LAYERS)
