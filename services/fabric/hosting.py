@@ -42,6 +42,11 @@ class RegionHost:
         """
         self._publisher = _publisher(transport, address)
 
+    @property
+    def local(self) -> bool:
+        """Peers are on this machine, and map the regions."""
+        return self._publisher is None
+
     def create(self, name: str, length: int, peers_may: Rights) -> MemoryRegion:
         """As MemoryRegion.create, and reachable by the transport of this host. Give peers what they need, no more."""
         region = MemoryRegion.create(name, length, peers_may)

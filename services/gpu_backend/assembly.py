@@ -1,6 +1,7 @@
 """Puts a prepared engine into the mesh: its description, its KV agent, its backend."""
 
 from hostless.v1 import scheduler_pb2 as pb
+from services.common.settings import SettingError
 from services.global_scheduler.client import SchedulerClient
 from services.gpu_backend.backend import Backend
 from services.gpu_backend.engine import PAGE_TOKENS
@@ -14,10 +15,13 @@ ROLES = {"unified": pb.ROLE_UNIFIED, "prefill": pb.ROLE_PREFILL, "decode": pb.RO
 
 
 def assemble(settings: BackendSettings, served: Served, port: int) -> Backend:
-    """A backend, not yet started, for the service that listens on `port`. It owns `served`."""
+    """A backend, not yet started, for the service that listens on `port`. It owns `served`. Raises SettingError."""
     kv_link = None
     if served.kv_pages is not None:
-        kv_link = _join_store(settings, served, served.kv_pages)
+        try:
+            kv_link = _join_store(settings, served, served.kv_pages)
+        except OSError as error:
+            raise SettingError(f"receive-buffer-bytes: {error}") from None
     info = pb.EngineInfo(
         engine_id=settings.name(port),
         address=settings.advertised(port),
@@ -39,6 +43,7 @@ def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLi
     client = StoreClient(settings.kvstore)
     limits = AgentSettings(
         receive_buffer_bytes=settings.receive_buffer_bytes,
+        receive_on_device=settings.receives_on_device,
         load_buffer_bytes=settings.load_buffer_bytes,
         held_bytes=settings.held_bytes,
         load_deadline_s=settings.load_deadline_s,

@@ -8,6 +8,7 @@ import grpc
 from hostless.v1 import engine_pb2 as pb
 from hostless.v1 import engine_pb2_grpc
 from services.gpu_backend.backend import Backend, NotServing, RoleRefused
+from services.gpu_backend.kv_agent.buffer_place import reply_of
 from services.gpu_backend.kv_agent.receiver import Receiver, UnknownTransfer
 from services.gpu_backend.leases import Lease, LeaseEnded, NoPlace
 
@@ -100,12 +101,12 @@ class KvTransfersService(engine_pb2_grpc.KvTransfersServicer):  # type: ignore[m
     async def Open(self, request: pb.OpenTransferRequest, context: Context) -> pb.OpenTransferReply:
         receiver = await self._receiver(context)
         try:
-            buffer, hit = await receiver.open(request.transfer, request.block_bytes)
+            place, hit = await receiver.open(request.transfer, request.block_bytes, request.machine)
         except UnknownTransfer as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         except OSError as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        return pb.OpenTransferReply(buffer=buffer, first_block=hit.start, hit_blocks=len(hit))
+        return reply_of(place, hit)
 
     async def Finish(self, request: pb.FinishTransferRequest, context: Context) -> pb.FinishTransferReply:
         receiver = await self._receiver(context)

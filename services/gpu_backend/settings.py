@@ -11,6 +11,7 @@ from services.fabric.hosting import FABRIC_ADDRESS_HELP, TRANSPORT_HELP, require
 ENGINES = ("torch", "cuda", "synthetic")
 ROLES = ("unified", "prefill", "decode")
 KV_COPIES = ("engine", "loopback")
+BUFFER_MEMORY = ("host", "device")
 SCHEDULER_KINDS = ("host", "host-overlap", "device")
 WEIGHTS = ("files", "random")
 DEFAULT_LANES = {"torch": 16, "cuda": 64, "synthetic": 256}
@@ -38,6 +39,10 @@ class BackendSettings:
     receive_buffer_bytes: int = setting(
         256 << 20, "memory for prompts that are prefilled elsewhere, until they are in KV pages (role decode)"
     )
+    receive_buffer_memory: str = setting(
+        "host", "where that memory is: host; device, the GPU's own, which prefill engines of the same machine reach "
+        "from GPU to GPU, and others through host memory (cuda, role decode at the start)"
+    )  # fmt: skip
     load_buffer_bytes: int = setting(
         64 << 20, "memory that the KV store writes hits to; one that fits half of it goes into KV pages by layers (D6)"
     )
@@ -155,11 +160,18 @@ class BackendSettings:
         require(self.role == "unified" or bool(self.kvstore),
                 f"role: {self.role} needs a KV store: name one with --kvstore")  # fmt: skip
         require_least(self, 1, "receive_buffer_bytes", "load_buffer_bytes")
+        self._check_receive_buffer()
         require_least(self, 0, "held_bytes")
         require(not self.held_bytes or bool(self.kvstore),
                 "held-bytes: needs a KV store, which says what a prompt's hit is: name one with --kvstore")  # fmt: skip
         self._check_window()
         self._check_gpu()
+
+    def _check_receive_buffer(self) -> None:
+        known, kind = ", ".join(BUFFER_MEMORY), self.receive_buffer_memory
+        require(kind in BUFFER_MEMORY, f"receive-buffer-memory: {kind!r} is not one of {known}")
+        require(kind == "host" or (self.engine == "cuda" and self.kv_copies == "engine"),
+                "receive-buffer-memory: device takes engine cuda and kv-copies engine")  # fmt: skip
 
     def _check_steps(self) -> None:
         require(self.mixed_tokens in (-1, 0) or self.batch <= self.mixed_tokens <= self.most_step_tokens,
@@ -188,6 +200,11 @@ class BackendSettings:
                 f"host-patience-s: {self.host_patience_s:g} is below {LEAST_PATIENCE_S:g}")  # fmt: skip
         require(not self.kvstore or self.scheduling != "host-overlap",
                 "kvstore: none with scheduler-kind host-overlap: leave it empty, or up --no-kvstore")  # fmt: skip
+
+    @property
+    def receives_on_device(self) -> bool:
+        """Buffers of prompts that are prefilled elsewhere lie in the GPU's memory."""
+        return self.receive_buffer_memory == "device" and self.role == "decode"
 
     @property
     def batch(self) -> int:

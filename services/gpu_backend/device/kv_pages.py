@@ -6,11 +6,13 @@ kernel, which would take multiprocessors from steps. Everything is allocated bef
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from services.gpu_backend.device import driver
 from services.gpu_backend.device.copies import Channel, Pinned, Rows
 from services.gpu_backend.device.driver import CudaError, Device
 
@@ -35,6 +37,8 @@ class DevicePages:
         self._device, self._address, self._pages = device, address, pages
         self._layer_bytes = block_bytes // layers
         self._pinned = Pinned(device, free)
+        self._reached: dict[bytes, int] = {}
+        self._reaching = threading.Lock()
         with contextlib.ExitStack() as held:
             held.callback(self._pinned.close)
             self._out = held.enter_context(contextlib.closing(Channel(device, block_bytes, self._pinned)))
@@ -64,6 +68,27 @@ class DevicePages:
         await self._in.send(blocks, self._at(pages, layer), self.block_bytes)
 
     # --- to and from other memory of GPUs ---
+
+    def share(self, blocks: int) -> "SharedPages":
+        """Memory that other processes of this machine can open. Not beside a scheduler. Raises OSError."""
+        self._device.use()
+        try:
+            shared = SharedPages(self._device, driver.allocate(blocks * self.block_bytes), blocks, self.block_bytes)
+        except CudaError as error:
+            raise OSError(f"the GPU has no {blocks * self.block_bytes} bytes to share: {error}") from error
+        self._held.callback(shared.close)
+        return shared
+
+    def reach(self, handle: bytes) -> int:
+        """The address here of what another process shares. Raises OSError where this GPU can't reach that one's."""
+        with self._reaching:
+            if handle not in self._reached:
+                self._device.use()
+                try:
+                    self._reached[handle] = driver.open_handle(handle)
+                except (CudaError, TypeError, ValueError) as error:
+                    raise OSError(f"another process's memory of a GPU can't be opened: {error}") from error
+            return self._reached[handle]
 
     async def push(
         self, first_layer: int, layers: int, pages: NDArray[np.uint32], addresses: NDArray[np.uint64]
@@ -99,3 +124,12 @@ class DevicePages:
         """After the agent has ended."""
         self._device.use()
         self._held.close()
+
+
+class SharedPages(DevicePages):
+    """Memory that other processes have open, maybe: it is the end of this one that gives it back."""
+
+    def __init__(self, device: Device, address: int, pages: int, block_bytes: int) -> None:
+        super().__init__(device, address, pages, block_bytes)
+        self.address = address
+        self.handle = driver.handle_of(address)

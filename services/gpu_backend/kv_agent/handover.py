@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 
 from services.common.keys import BLOCK_TOKENS
-from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
+from services.gpu_backend.kv_agent.prompt_buffer import PromptBuffer
 from services.gpu_backend.kv_agent.sources import Source
 from services.gpu_backend.layers import Pass
 
@@ -35,7 +35,7 @@ class Handover:
         self.ended = False
         self.last_pass: Pass | None = None
         self.opening = asyncio.Lock()
-        self.buffer: RemoteBuffer | None = None
+        self.buffer: PromptBuffer | None = None
         self.hit = range(0)
         self.there: set[int] = set()
         self.sources: list[Source] = []

@@ -64,13 +64,14 @@ class LayerLoads:
             await asyncio.gather(*ahead, return_exceptions=True)
 
     async def _write(
-        self, layer: int, pages: NDArray[np.uint32], sources: Sequence[Source], blocks: Sequence[Blocks]
+        self, layer: int, pages: NDArray[np.uint32], sources: Sequence[Source], fetched: Sequence[Blocks | None]
     ) -> None:
-        for source, part in zip(sources, blocks, strict=True):
-            if len(part):
+        for source, part in zip(sources, fetched, strict=True):
+            if source.end > source.first:
                 await source.write(layer, part, self._kv_pages, pages[source.first : source.end])
-                self._counters.count(source.link, part.nbytes)
+                layer_bytes = self._kv_pages.block_bytes // self._kv_pages.layers
+                self._counters.count(source.link, (source.end - source.first) * layer_bytes)
 
 
-async def _fetch(sources: Sequence[Source], layer: int) -> list[Blocks]:
+async def _fetch(sources: Sequence[Source], layer: int) -> list[Blocks | None]:
     return list(await asyncio.gather(*(source.fetch(layer) for source in sources)))

@@ -16,14 +16,14 @@ from services.gpu_backend.kv_agent.handover import Handover, PassLost, TransferF
 from services.gpu_backend.kv_agent.layer_loads import LayerLoads
 from services.gpu_backend.kv_agent.links import KvLink
 from services.gpu_backend.kv_agent.pages import LayerPages
-from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
+from services.gpu_backend.kv_agent.prompt_buffer import PromptBuffer
 from services.gpu_backend.kv_agent.settings import AgentSettings
 from services.gpu_backend.kv_agent.sources import LoadedThere, Source
 from services.gpu_backend.layers import LayerCounters, Pass
 
 log = logging.getLogger(__name__)
 
-OpenBuffer = Callable[[Handover], Awaitable[RemoteBuffer]]
+OpenBuffer = Callable[[Handover], Awaitable[PromptBuffer]]
 """The buffer of a hand-over, opened once; raises FAILURES."""
 FAILURES = (TransferFailed, FabricError, TimeoutError, OSError)
 UNKNOWN_S = 1.0
@@ -51,7 +51,7 @@ class LayerSender:
             if (handover := handovers.get(one.request)) is not None:
                 _enter(handover, one)
                 handover.changed()
-            elif one.over:
+            elif one.over and (self._layers.windowed or one.computed < self._kv_pages.layers):
                 self._unclaimed.pop(one.request, None)
             else:
                 missing |= self._keep_unclaimed(one)
@@ -117,7 +117,7 @@ class LayerSender:
             log.warning("layers were not handed over", extra={"slot": one.slot, "why": repr(error)})
             handover.break_off(error)
 
-    async def _stream_layers(self, handover: Handover, one: Pass, buffer: RemoteBuffer) -> None:
+    async def _stream_layers(self, handover: Handover, one: Pass, buffer: PromptBuffer) -> None:
         wanted = handover.lacking(one, self._layers.windowed)
         if wanted and wanted[-1] >= buffer.blocks:
             raise TransferFailed(f"the buffer has {buffer.blocks} blocks, the prompt more")

@@ -9,9 +9,9 @@ import grpc
 
 from hostless.v1 import engine_pb2 as pb
 from hostless.v1 import engine_pb2_grpc
-from hostless.v1.fabric_pb2 import RegionDescriptor
 from hostless.v1.scheduler_pb2 import PlacementTable
 from services.common import rpc
+from services.gpu_backend.kv_agent.buffer_place import BufferPlace, place_of
 from services.gpu_backend.kv_agent.handover import TransferFailed
 from services.gpu_backend.transfers import decoder_number, engine_number
 
@@ -39,10 +39,9 @@ class Peers:
             for channel in self._channels.values():
                 await channel.close()
 
-    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, range]:
-        request = pb.OpenTransferRequest(transfer=transfer, block_bytes=block_bytes)
-        reply = await self._call((await self._stub(transfer)).Open(request, timeout=self._open_s))
-        return reply.buffer, range(reply.first_block, reply.first_block + reply.hit_blocks)
+    async def open(self, transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
+        request = pb.OpenTransferRequest(transfer=transfer, block_bytes=block_bytes, machine=machine)
+        return place_of(await self._call((await self._stub(transfer)).Open(request, timeout=self._open_s)))
 
     async def finish(self, transfer: int, first_token: int) -> None:
         request = pb.FinishTransferRequest(transfer=transfer, first_token=first_token)

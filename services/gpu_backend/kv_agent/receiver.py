@@ -2,22 +2,25 @@
 
 import asyncio
 import logging
-import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.common.keys import BLOCK_TOKENS
-from services.fabric.region import MemoryRegion
-from services.fabric.rights import Rights
-from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, LargerThanAll, Share
+from services.fabric.gate import this_machine
+from services.gpu_backend.kv_agent.buffer_memory import LargerThanAll, Share
+from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.links import KvLink
+from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
+from services.gpu_backend.kv_agent.receive_buffers import ReceiveBuffer, ReceiveBuffers
 from services.gpu_backend.kv_agent.shared import Shared
 from services.kvstore.client import StoreUnavailable
 
 log = logging.getLogger(__name__)
+
+FILL_BYTES = 64 << 20
+"""Of blocks that go into pages by one call, at most; one block at least."""
 
 
 class UnknownTransfer(Exception):
@@ -35,7 +38,7 @@ class Inbound:
     blocks: int
     held: int
     share: Share | None = None
-    region: MemoryRegion | None = None
+    buffer: ReceiveBuffer | None = None
     opened: bool = False
     answered: bool = False
     give_up: asyncio.TimerHandle | None = None
@@ -62,8 +65,8 @@ class Receiver:
     Prompts get memory, and are read from the store, in the order in which they are expected. The prefill side has them
     in about the same order, so whoever is first there has its memory here, and none waits in a circle.
 
-    Each prompt has a region of its own, which ends with it: a prefill engine that writes late finds its right
-    ended, never another prompt's bytes.
+    Each prompt has a buffer of its own, which ends with it: a prefill engine that writes late finds its right ended,
+    never another prompt's bytes (receive_buffers.py).
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -71,7 +74,9 @@ class Receiver:
         self._health, self._counters, self._settings = shared.health, shared.counters, shared.settings
         self._held = shared.held
         self._name, self._regions = f"kv.{shared.name}.receive", shared.regions
-        self.memory = BufferMemory(self._settings.receive_buffer_bytes)
+        size, on_device = self._settings.receive_buffer_bytes, self._settings.receive_on_device
+        self._buffers = ReceiveBuffers(shared.kv_pages, shared.regions, self._name, size, on_device)
+        self.memory = self._buffers.memory
         self._by_name: dict[int, Inbound] = {}
         self._by_request: dict[tuple[int, int], Inbound] = {}
         self._news = asyncio.Event()  # set, and replaced, when a prompt is expected
@@ -122,18 +127,24 @@ class Receiver:
 
     # --- the prefill side's calls ---
 
-    async def open(self, name: int, block_bytes: int) -> tuple[RegionDescriptor, range]:
-        """The prompt's buffer, and which blocks of its hit are in it. Raises UnknownTransfer."""
+    async def open(self, name: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
+        """The prompt's buffer, and which blocks of its hit are in it. `machine`: where the caller can reach other GPUs'
+        memory, or nothing: who was given such memory in vain asks once more. Raises UnknownTransfer, OSError."""
         inbound = await self._expected(name)
-        if inbound.opened or block_bytes != self._kv_pages.block_bytes:
+        again = inbound.opened and not machine and inbound.buffer is not None and inbound.buffer.place.on_device
+        if (inbound.opened and not again) or block_bytes != self._kv_pages.block_bytes:
             raise UnknownTransfer(f"transfer {name:#x} is open already, or has other blocks than {block_bytes} bytes")
         inbound.opened = True
         try:
             if not (await self._granted(inbound) and await _unless_gone(inbound, inbound.hit)):
                 raise UnknownTransfer(f"transfer {name:#x} has ended")
-            loop = asyncio.get_running_loop()
-            inbound.give_up = loop.call_later(self._settings.transfer_s, self._lose, inbound, "nothing came in time")
-            return self._region(inbound).descriptor(), inbound.reads[: inbound.hit.result()]
+            hit = inbound.reads[: inbound.hit.result()]
+            if self._buffer(inbound).place.on_device and machine != this_machine():
+                await self._move_to_host(inbound, hit)
+            if inbound.give_up is None:
+                loop, patience_s = asyncio.get_running_loop(), self._settings.transfer_s
+                inbound.give_up = loop.call_later(patience_s, self._lose, inbound, "nothing came in time")
+            return self._buffer(inbound).place, hit
         except BaseException as error:
             self._lose(inbound, repr(error))
             raise
@@ -141,7 +152,7 @@ class Receiver:
     def finish(self, name: int, first_token: int) -> None:
         """All is in the buffer. Raises UnknownTransfer."""
         inbound = self._by_name.get(name)
-        if inbound is None or inbound.region is None or inbound.answered:
+        if inbound is None or inbound.buffer is None or inbound.answered:
             raise UnknownTransfer(f"nobody waits for transfer {name:#x} any more")
         self._settle(inbound)
         self._orders.answer_load(inbound.order, first_token + 1)
@@ -152,45 +163,73 @@ class Receiver:
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as workers:
+                workers.create_task(self._buffers.run())
                 workers.create_task(self._fill_all())
-                for _ in range(self._settings.load_workers):
-                    workers.create_task(self._read_all())
+                for number in range(self._settings.load_workers):
+                    workers.create_task(self._read_all(f"{self._name}.load{number}"))
         finally:
             while not self._fills.empty():
                 self._orders.answer_load(self._fills.get_nowait()[0], 0)
             for inbound in list(self._by_request.values()):
                 self._lose(inbound, "the engine stops")
+            await self._buffers.close()
 
     async def _fill_all(self) -> None:
         while True:
             await self._fill(*await self._fills.get())
 
-    async def _read_all(self) -> None:
-        while True:
-            inbound = await self._reads.get()
-            hit = await self._read_hit(inbound) if await self._granted(inbound) else 0
-            inbound.hit.set_result(hit)
+    async def _read_all(self, name: str) -> None:
+        block_bytes = self._kv_pages.block_bytes
+        share = self._settings.load_buffer_bytes // self._settings.load_workers
+        on_the_way = LoadBuffer(self._regions, name, max(1, share // block_bytes), block_bytes)
+        try:
+            while True:
+                inbound = await self._reads.get()
+                hit = await self._read_hit(inbound, on_the_way) if await self._has_memory(inbound) else 0
+                inbound.hit.set_result(hit)
+        finally:
+            on_the_way.discard()
+
+    async def _has_memory(self, inbound: Inbound) -> bool:
+        try:
+            return await self._granted(inbound)
+        except OSError as error:
+            self._lose(inbound, repr(error))
+            return False
 
     async def _granted(self, inbound: Inbound) -> bool:
-        """Once there is memory for it; False if it has ended before."""
-        return inbound.share is not None and await _unless_gone(inbound, inbound.share.granted)
+        """Once there is memory for it; False if it has ended before. Raises OSError."""
+        if inbound.share is None or not await _unless_gone(inbound, inbound.share.granted):
+            return False
+        await self._buffers.ready()
+        return not inbound.gone.done()
 
     async def _fill(self, order: np.void, inbound: Inbound) -> None:
-        filled = 0
+        filled, block_bytes = 0, self._kv_pages.block_bytes
+        batch = max(1, FILL_BYTES // block_bytes)
         try:
             pages = self._orders.pages_of(order)
-            region, block_bytes = inbound.region, self._kv_pages.block_bytes
-            while region is not None and filled < len(pages):
-                block = region.view[filled * block_bytes : (filled + 1) * block_bytes]
-                await self._kv_pages.write(int(pages[filled]), block)
-                if filled < len(inbound.keys):  # the others come when they are offered to the store
-                    self._held.put(inbound.keys[filled], inbound.keys[filled - 1] if filled else None, block)
-                filled += 1
-                await asyncio.sleep(0)  # the event loop is shared
+            while inbound.buffer is not None and filled < len(pages):
+                part = pages[filled : filled + batch]
+                await inbound.buffer.to_pages(filled, part)
+                await self._hold(inbound, filled, filled + len(part))
+                filled += len(part)
         finally:
-            self._counters.count(KvLink.DECODE_BUFFER_PAGES, filled * self._kv_pages.block_bytes)
+            self._counters.count(KvLink.DECODE_BUFFER_PAGES, filled * block_bytes)
             self._orders.answer_load(order, filled)
             self._free(inbound)
+
+    async def _hold(self, inbound: Inbound, first: int, end: int) -> None:
+        """Of these blocks those of the hit: the others come when they are offered to the store."""
+        for at in range(first, min(end, len(inbound.keys))):
+            key, parent = inbound.keys[at], inbound.keys[at - 1] if at else None
+            if inbound.buffer is None or not self._held.lacks(key, parent):
+                continue
+            if (blocks := inbound.buffer.view(at, 1)) is None:
+                blocks = np.empty((1, self._kv_pages.block_bytes), np.uint8)
+                await inbound.buffer.get(at, blocks)
+            self._held.put(key, parent, blocks[0])
+            await asyncio.sleep(0)  # the event loop is shared
 
     async def _expected(self, name: int) -> Inbound:
         """The prefill engine may have heard of a request before this agent has."""
@@ -202,7 +241,7 @@ class Receiver:
             raise UnknownTransfer(f"no request waits for transfer {name:#x}") from None
         return inbound
 
-    async def _read_hit(self, inbound: Inbound) -> int:
+    async def _read_hit(self, inbound: Inbound, on_the_way: LoadBuffer) -> int:
         """Full Blocks from the store (D2), but for those that are held. Whatever fails costs the prefill side more to
         compute, and nothing else."""
         if not (inbound.held or self._health.available):
@@ -214,12 +253,12 @@ class Receiver:
             async with asyncio.timeout(self._settings.load_deadline_s):
                 held = await self._take_held(inbound)
                 if held < len(inbound.reads) and self._health.available:
-                    loaded = await self._read_blocks(inbound, inbound.reads[held:])
+                    loaded = await self._read_blocks(inbound, inbound.reads[held:], on_the_way)
         except (StoreUnavailable, TimeoutError, OSError) as error:
             if isinstance(error, StoreUnavailable):
                 self._health.failed(error)
             log.warning("a hit was not read", extra={"slot": inbound.request[0], "why": repr(error)})
-            self._close_region(inbound)  # the store may still be writing to it
+            self._replace(inbound)  # the store may still be writing to it
             held = 0
         self._counters.loads_short += held + loaded < len(inbound.reads)
         self._counters.blocks_loaded += loaded
@@ -231,39 +270,76 @@ class Receiver:
 
     async def _take_held(self, inbound: Inbound) -> int:
         """Of `reads`, the first ones, as many as are held, into the buffer."""
-        block_bytes, first = self._kv_pages.block_bytes, inbound.reads.start
+        first = inbound.reads.start
         with self._held.pinned(inbound.keys[: inbound.reads.stop]) as run:
             for at in range(first, len(run)):
                 if inbound.gone.done():
                     return 0
-                self._region(inbound).view[at * block_bytes : (at + 1) * block_bytes] = run.block(at)
-                await asyncio.sleep(0)  # the event loop is shared
+                await self._buffer(inbound).put(at, run.block(at)[None])
             return max(0, len(run) - first)
 
-    async def _read_blocks(self, inbound: Inbound, reads: range) -> int:
-        block_bytes, timeout_s = self._kv_pages.block_bytes, self._settings.read_timeout_s
-        batch = max(1, self._settings.load_buffer_bytes // block_bytes)
-        target, loaded = self._region(inbound).descriptor(), 0
-        keys = inbound.keys[: reads.stop]
-        async with self._client.lease(keys, self._settings.load_deadline_s, timeout_s) as hit:
+    async def _read_blocks(self, inbound: Inbound, reads: range, on_the_way: LoadBuffer) -> int:
+        settings, loaded = self._settings, 0
+        async with self._client.lease(
+            inbound.keys[: reads.stop], settings.load_deadline_s, settings.read_timeout_s
+        ) as hit:
             self._health.answered()
             while (first := reads.start + loaded) < hit.hit and not inbound.gone.done():
-                count = min(batch, hit.hit - first)
-                got = await self._client.read(
-                    hit.lease_id, first, count, block_bytes, target, first * block_bytes, timeout_s
-                )
-                loaded += got.blocks
-                if got.blocks < count:
-                    log.info("fewer blocks than expected", extra={"got": got.blocks, "why": got.reason})
+                asked, got, why = await self._read_some(inbound, hit.lease_id, range(first, hit.hit), on_the_way)
+                loaded += got
+                if got < asked:
+                    log.info("fewer blocks than expected", extra={"got": got, "why": why})
                     break
         return loaded
 
-    def _region(self, inbound: Inbound) -> MemoryRegion:
-        if inbound.region is None:
-            name = f"{self._name}.{secrets.token_hex(6)}"
-            length = inbound.blocks * self._kv_pages.block_bytes
-            inbound.region = self._regions.create(name, length, Rights.READ | Rights.WRITE)
-        return inbound.region
+    async def _read_some(
+        self, inbound: Inbound, lease: int, blocks: range, on_the_way: LoadBuffer
+    ) -> tuple[int, int, str]:
+        """The first of `blocks`, as many as go at once: how many were asked for, how many came, and why not all."""
+        buffer, block_bytes, first = self._buffer(inbound), self._kv_pages.block_bytes, blocks.start
+        if (target := buffer.store_target()) is not None:
+            count = min(max(1, self._settings.load_buffer_bytes // block_bytes), len(blocks))
+            offset, timeout_s = first * block_bytes, self._settings.read_timeout_s
+            got = await self._client.read(lease, first, count, block_bytes, target, offset, timeout_s)
+            return count, got.blocks, got.reason
+        count = min(on_the_way.blocks, len(blocks))
+        try:
+            target, timeout_s = on_the_way.descriptor(), self._settings.read_timeout_s
+            got = await self._client.read(lease, first, count, block_bytes, target, 0, timeout_s)
+        except BaseException:
+            on_the_way.discard()  # the store may still be writing
+            raise
+        if got.blocks and not inbound.gone.done():
+            await buffer.put(first, on_the_way.first(got.blocks))
+        return count, got.blocks, got.reason
+
+    def _buffer(self, inbound: Inbound) -> ReceiveBuffer:
+        """Of an inbound that has memory. Raises OSError, UnknownTransfer."""
+        if inbound.gone.done() or inbound.share is None:
+            raise UnknownTransfer(f"transfer {inbound.name:#x} has ended")
+        if inbound.buffer is None:
+            inbound.buffer = self._buffers.make(inbound.share, inbound.blocks)
+        return inbound.buffer
+
+    async def _move_to_host(self, inbound: Inbound, hit: range) -> None:
+        """For a prefill side that can't reach this GPU's memory. The share stays, so that this is bounded too."""
+        there = self._buffer(inbound)
+        here = self._buffers.of_its_own(inbound.blocks, there)
+        try:
+            if hit:
+                await there.get(hit.start, here.view(hit.start, len(hit)))
+            self._buffer(inbound)
+        except BaseException:
+            here.end()
+            raise
+        inbound.buffer = here
+        there.end()
+
+    def _replace(self, inbound: Inbound) -> None:
+        """A buffer that the store may be writing to ends; the next one is another."""
+        if inbound.buffer is not None and inbound.buffer.store_target() is not None:
+            inbound.buffer.end()
+            inbound.buffer = None
 
     def _lose(self, inbound: Inbound, why: str) -> None:
         if not inbound.answered:
@@ -284,14 +360,9 @@ class Receiver:
         self._settle(inbound)
         if not inbound.gone.done():
             inbound.gone.set_result(None)
-        self._close_region(inbound)
         if inbound.share is not None:
-            self.memory.give_back(inbound.share)
-
-    def _close_region(self, inbound: Inbound) -> None:
-        if inbound.region is not None:
-            inbound.region.close()
-            inbound.region = None
+            self._buffers.let_go(inbound.buffer, inbound.share)
+            inbound.buffer = inbound.share = None
 
 
 async def _unless_gone(inbound: Inbound, awaited: asyncio.Future[Any]) -> bool:

@@ -2,71 +2,83 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
+from services.fabric.gate import GateKey
 from services.fabric.operations import TrafficClass
 from services.fabric.remote_region import RemoteRegion
+from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.pages import Blocks, LayerPages, PageNumbers, Pages
+from services.gpu_backend.kv_agent.prompt_buffer import PromptBuffer
 
 KV = TrafficClass.KV
 
 
-class RemoteBuffer:
-    """All calls raise FabricError, and what pages raise. What a caller gives up goes on in its thread, with memory that
-    is nobody else's; `close` waits for that, as long as the transport may take.
+class RemoteBuffer(PromptBuffer):
+    """Where this process maps the buffer, pages are moved from and to it in place; else through memory of their own."""
 
-    Where this process maps the buffer, pages are moved from and to it in place; else through memory of their own.
-    """
-
-    def __init__(self, region: RemoteRegion, layers: int, block_bytes: int) -> None:
+    def __init__(
+        self, region: RemoteRegion, place: BufferPlace, layers: int, block_bytes: int, gate: GateKey | None = None
+    ) -> None:
+        """With a gate, `region` is others' too, and stays open; else it is this object's to close."""
         self.layers = layers
-        self.blocks = region.descriptor.length // block_bytes
+        self.blocks = place.blocks
         self._region, self._block_bytes, self._layer_bytes = region, block_bytes, block_bytes // layers
+        self._first_byte, self._gate = place.first_byte, gate
         self._moving: set[asyncio.Future[None]] = set()
         mapped = region.mapped()
-        self._mapped = None if mapped is None else _by_layers(mapped, self.blocks, layers, block_bytes)
+        self._mapped = None if mapped is None else _by_layers(mapped, place, layers, block_bytes)
 
     # --- between the buffer and pages ---
 
     async def layer_from_pages(
         self, kv_pages: LayerPages, layer: int, blocks: Sequence[int], pages: PageNumbers
     ) -> None:
-        """Layer `layer` of pages[i] into block blocks[i]."""
         if self._mapped is None:
             data = np.empty((len(blocks), self._layer_bytes), np.uint8)
             await kv_pages.read_layer(layer, pages, data)
             await self.write_layer(layer, blocks, data)
             return
-        self._region.verify()
-        for run, first in _runs(blocks):
-            await kv_pages.read_layer(layer, pages[run], self._mapped[first : first + run.stop - run.start, layer])
-        self._region.verify()
+        with self._touching():
+            for run, first in _runs(blocks):
+                await kv_pages.read_layer(layer, pages[run], self._mapped[first : first + run.stop - run.start, layer])
+
+    async def fetch_layer(self, layer: int, blocks: Sequence[int]) -> Blocks | None:
+        return await self.read_layer(layer, blocks) if self._mapped is None else None
+
+    async def layer_to_pages(
+        self, kv_pages: LayerPages, layer: int, blocks: Sequence[int], pages: PageNumbers, fetched: Blocks | None
+    ) -> None:
+        if self._mapped is None:
+            assert fetched is not None
+            await kv_pages.write_layer(layer, pages, fetched)
+            return
+        with self._touching():
+            for run, first in _runs(blocks):
+                await kv_pages.write_layer(layer, pages[run], self._mapped[first : first + run.stop - run.start, layer])
 
     async def blocks_from_pages(self, kv_pages: Pages, blocks: Sequence[int], pages: PageNumbers) -> None:
-        """Page pages[i] into block blocks[i]."""
         if self._mapped is None:
             data = np.empty((len(blocks), self._block_bytes), np.uint8)
             await kv_pages.read_into(pages, data)
             await self.write_blocks(blocks, data)
             return
-        self._region.verify()
-        for run, first in _runs(blocks):
-            into = self._mapped[first : first + run.stop - run.start]
-            await kv_pages.read_into(pages[run], into.reshape(len(into), -1))
-        self._region.verify()
+        with self._touching():
+            for run, first in _runs(blocks):
+                into = self._mapped[first : first + run.stop - run.start]
+                await kv_pages.read_into(pages[run], into.reshape(len(into), -1))
 
     async def blocks_to_pages(self, kv_pages: Pages, blocks: Sequence[int], pages: PageNumbers) -> None:
-        """Block blocks[i] into page pages[i]."""
         if self._mapped is None:
             await kv_pages.write_from(pages, await self.read_blocks(blocks))
             return
-        self._region.verify()
-        for run, first in _runs(blocks):
-            data = self._mapped[first : first + run.stop - run.start]
-            await kv_pages.write_from(pages[run], data.reshape(len(data), -1))
-        self._region.verify()
+        with self._touching():
+            for run, first in _runs(blocks):
+                data = self._mapped[first : first + run.stop - run.start]
+                await kv_pages.write_from(pages[run], data.reshape(len(data), -1))
 
     # --- between the buffer and other memory ---
 
@@ -86,11 +98,27 @@ class RemoteBuffer:
         """As read_blocks, from memory that is left alone from then on."""
         await self._scatter(blocks, range(self.layers), data)
 
-    async def close(self) -> None:
+    async def settled(self) -> None:
         if self._moving:
             await asyncio.wait(self._moving)
+
+    async def close(self) -> None:
+        await self.settled()
         self._mapped = None
-        self._region.close()
+        if self._gate is not None:
+            self._gate.close()
+        else:
+            self._region.close()
+
+    @contextmanager
+    def _touching(self) -> Iterator[None]:
+        """Raises FabricError where the right to the buffer has ended, or ends meanwhile."""
+        with ExitStack() as held:
+            if self._gate is not None:
+                held.enter_context(self._gate.hold())
+            self._region.verify()
+            yield
+            self._region.verify()
 
     async def _gather(self, blocks: Sequence[int], layers: Sequence[int]) -> Blocks:
         into = np.empty((len(blocks), len(layers) * self._layer_bytes), np.uint8)
@@ -103,7 +131,7 @@ class RemoteBuffer:
         await self._move(lambda: self._region.scatter(at, self._lengths(at), data, KV))
 
     def _places(self, blocks: Sequence[int], layers: Sequence[int]) -> NDArray[np.uint64]:
-        begins = np.array(blocks, np.uint64)[:, None] * np.uint64(self._block_bytes)
+        begins = np.array(blocks, np.uint64)[:, None] * np.uint64(self._block_bytes) + np.uint64(self._first_byte)
         return (begins + np.array(layers, np.uint64) * np.uint64(self._layer_bytes)).reshape(-1)
 
     def _lengths(self, at: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -115,15 +143,20 @@ class RemoteBuffer:
             moving.exception()  # what nobody waits for any more may fail
 
     async def _move(self, work: Callable[[], None]) -> None:
+        gate = ExitStack()
+        if self._gate is not None:
+            gate.enter_context(self._gate.hold())
         moving = asyncio.ensure_future(asyncio.to_thread(work))
         self._moving.add(moving)
+        moving.add_done_callback(lambda _: gate.close())
         moving.add_done_callback(self._ended)
         await asyncio.shield(moving)
 
 
-def _by_layers(mapped: memoryview, blocks: int, layers: int, block_bytes: int) -> Blocks:
+def _by_layers(mapped: memoryview, place: BufferPlace, layers: int, block_bytes: int) -> Blocks:
     """u8[blocks, layers, layer_bytes]."""
-    return np.frombuffer(mapped, np.uint8, blocks * block_bytes).reshape(blocks, layers, -1)
+    part = np.frombuffer(mapped, np.uint8, place.blocks * block_bytes, place.first_byte)
+    return part.reshape(place.blocks, layers, -1)
 
 
 def _runs(blocks: Sequence[int]) -> Iterator[tuple[slice, int]]:

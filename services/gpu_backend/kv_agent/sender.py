@@ -12,12 +12,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hostless.v1.fabric_pb2 import RegionDescriptor
-from services.fabric.transports import open_region
+from services.gpu_backend.kv_agent.buffer_opener import BufferOpener
+from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.handover import Handover, TransferFailed
 from services.gpu_backend.kv_agent.layer_sender import FAILURES, LayerSender
 from services.gpu_backend.kv_agent.links import KvLink
-from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
+from services.gpu_backend.kv_agent.prompt_buffer import PromptBuffer
 from services.gpu_backend.kv_agent.shared import Shared
 from services.gpu_backend.kv_agent.sources import LoadedThere, Source
 from services.gpu_backend.layers import Pass
@@ -32,8 +32,9 @@ BATCH_BYTES = 64 << 20
 class DecodeSide(Protocol):
     """The decode engine that a transfer's name tells. Both raise TransferFailed."""
 
-    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, range]:
-        """The buffer, and which blocks of the hit are in it."""
+    async def open(self, transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
+        """The buffer, and which blocks of the hit are in it. machine: where this side reaches GPUs' memory; without one
+        the buffer lies in host memory, also for who has been given another and asks again."""
         ...
 
     async def finish(self, transfer: int, first_token: int) -> None: ...
@@ -47,9 +48,10 @@ class Sender:
     """
 
     def __init__(self, shared: Shared, decode_side: DecodeSide, by_layers: LayerSender | None = None) -> None:
-        self._orders, self._kv_pages, self._layers = shared.orders, shared.kv_pages, shared.layers
+        self._orders, self._kv_pages = shared.orders, shared.kv_pages
         self._counters, self._settings = shared.counters, shared.settings
         self._decode_side, self._by_layers = decode_side, by_layers
+        self._opener = BufferOpener(shared.kv_pages, shared.layers)
         self._moving = asyncio.Semaphore(self._settings.send_workers)
         self._batch = max(1, BATCH_BYTES // self._kv_pages.block_bytes)
         self._arrivals: asyncio.Queue[Handover] = asyncio.Queue()  # bounded by the engine's lanes, as all here
@@ -130,6 +132,7 @@ class Sender:
         finally:
             for order in list(self._unanswered.values()):
                 self._answer(order, 0)
+            self._opener.close()
 
     async def _see_through(self, handover: Handover) -> None:
         try:
@@ -178,6 +181,7 @@ class Sender:
                         await buffer.blocks_from_pages(self._kv_pages, batch, pages[batch])
                     moved = len(batch) * self._kv_pages.block_bytes
                     self._counters.count(KvLink.PREFILL_PAGES_DECODE_BUFFER, moved)
+                await buffer.settled()  # what was given up: the buffer may be another prompt's soon
                 await self._decode_side.finish(handover.transfer, int(order["tokens"][0]))
             self._counters.prompts_sent += 1
             done = len(pages)
@@ -189,13 +193,10 @@ class Sender:
     def _batches(self, blocks: Sequence[int]) -> list[list[int]]:
         return [list(blocks[at : at + self._batch]) for at in range(0, len(blocks), self._batch)]
 
-    async def _opened(self, handover: Handover) -> RemoteBuffer:
+    async def _opened(self, handover: Handover) -> PromptBuffer:
         async with handover.opening:
             if handover.buffer is None:
-                block_bytes = self._kv_pages.block_bytes
-                descriptor, handover.hit = await self._decode_side.open(handover.transfer, block_bytes)
-                region = await asyncio.to_thread(open_region, descriptor)
-                handover.buffer = RemoteBuffer(region, self._layers, block_bytes)
+                handover.buffer, handover.hit = await self._opener.open(handover.transfer, self._decode_side.open)
                 handover.there.update(handover.hit)
         return handover.buffer
 

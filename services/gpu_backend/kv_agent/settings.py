@@ -29,6 +29,8 @@ class AgentSettings:
     """Batches begun and not yet committed, at most."""
     receive_buffer_bytes: int = 256 << 20
     """Memory for prompts that are prefilled elsewhere, until their pages are filled (the DE buffer of D2)."""
+    receive_on_device: bool = False
+    """That memory is the GPU's, where the pages lie there: for peers of the machine, which copy from GPU to GPU."""
     held_bytes: int = 0
     """Memory for blocks that were just loaded or offered, so that they need not be read again; 0: none is held."""
     send_workers: int = 2
@@ -46,5 +48,5 @@ class AgentSettings:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if getattr(self, name) <= 0 and (name, getattr(self, name)) != ("held_bytes", 0):
+            if getattr(self, name) <= 0 and name not in ("held_bytes", "receive_on_device"):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")

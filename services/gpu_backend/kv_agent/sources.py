@@ -7,7 +7,7 @@ from typing import Protocol
 from services.gpu_backend.kv_agent.held import Run
 from services.gpu_backend.kv_agent.links import KvLink
 from services.gpu_backend.kv_agent.pages import Blocks, LayerPages, PageNumbers, Pages
-from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
+from services.gpu_backend.kv_agent.prompt_buffer import PromptBuffer
 
 
 class Source(Protocol):
@@ -17,11 +17,11 @@ class Source(Protocol):
     end: int
     link: KvLink
 
-    async def fetch(self, layer: int) -> Blocks:
-        """u8[end - first, layer_bytes]: as much of the way as goes ahead. Raises FabricError."""
+    async def fetch(self, layer: int) -> Blocks | None:
+        """u8[end - first, layer_bytes]: as much of the way as goes ahead; None: none does. Raises FabricError."""
         ...
 
-    async def write(self, layer: int, fetched: Blocks, kv_pages: LayerPages, pages: PageNumbers) -> None:
+    async def write(self, layer: int, fetched: Blocks | None, kv_pages: LayerPages, pages: PageNumbers) -> None:
         """The rest of the way, into pages[end - first]. Raises FabricError, and what pages raise."""
         ...
 
@@ -29,7 +29,8 @@ class Source(Protocol):
 class _InHostMemory:
     """What is fetched lies in this process's memory."""
 
-    async def write(self, layer: int, fetched: Blocks, kv_pages: LayerPages, pages: PageNumbers) -> None:
+    async def write(self, layer: int, fetched: Blocks | None, kv_pages: LayerPages, pages: PageNumbers) -> None:
+        assert fetched is not None
         await kv_pages.write_layer(layer, pages, fetched)
 
 
@@ -61,17 +62,20 @@ class HeldHere(_InHostMemory):
         return await asyncio.to_thread(self._run.layer, layer, self._layers)
 
 
-class LoadedThere(_InHostMemory):
+class LoadedThere:
     """In the decode engine's buffer (D2), which has what was read there, and later what was computed here."""
 
     link = KvLink.DECODE_BUFFER_PREFILL_PAGES
 
-    def __init__(self, buffer: RemoteBuffer, first: int, end: int) -> None:
+    def __init__(self, buffer: PromptBuffer, first: int, end: int) -> None:
         self.first, self.end = first, end
         self._buffer = buffer
 
-    async def fetch(self, layer: int) -> Blocks:
-        return await self._buffer.read_layer(layer, range(self.first, self.end))
+    async def fetch(self, layer: int) -> Blocks | None:
+        return await self._buffer.fetch_layer(layer, range(self.first, self.end))
+
+    async def write(self, layer: int, fetched: Blocks | None, kv_pages: LayerPages, pages: PageNumbers) -> None:
+        await self._buffer.layer_to_pages(kv_pages, layer, range(self.first, self.end), pages, fetched)
 
     async def bring_blocks(self, kv_pages: Pages, blocks: Sequence[int], pages: PageNumbers) -> None:
         """All layers of some blocks, into pages[blocks]. Raises FabricError, and what pages raise."""

@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.common.keys import root_key
 from services.fabric import _ring
 from services.fabric.hosting import RegionHost
@@ -25,6 +24,7 @@ from services.gpu_backend.engines.offline import Run, generate
 from services.gpu_backend.engines.synthetic import SyntheticEngine, SyntheticSettings
 from services.gpu_backend.engines.synthetic_model import DecodeCost, PrefillCost, SyntheticModel
 from services.gpu_backend.kv_agent import AgentSettings, HostPages, KvAgent, Peers, RingPrompts
+from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.handover import TransferFailed
 from services.gpu_backend.kv_agent.receiver import UnknownTransfer
 from services.gpu_backend.scheduler.host import HostScheduler
@@ -175,12 +175,12 @@ class Straight:
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, range]:
+    async def open(self, transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
         assert self.decode
         try:
             if self.gone:
                 raise UnknownTransfer("it is gone")
-            return await self.decode.agent.receiver.open(transfer, block_bytes)
+            return await self.decode.agent.receiver.open(transfer, block_bytes, machine)
         except UnknownTransfer as error:
             raise TransferFailed(str(error)) from error
 

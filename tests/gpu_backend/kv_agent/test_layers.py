@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from services.common.settings import SettingError
 from services.fabric.errors import StaleRegion
 from services.fabric.ring import Finish, SlotState
+from services.gpu_backend.kv_agent import AgentCounters, AgentSettings, HostPages
+from services.gpu_backend.kv_agent.handover import Handover
+from services.gpu_backend.kv_agent.layer_sender import LayerSender
 from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
 from services.gpu_backend.kv_agent.sources import LoadedHere, LoadedThere
-from services.gpu_backend.layers import Pass
+from services.gpu_backend.layers import LayerCounters, Pass
 from services.gpu_backend.settings import BackendSettings
 from tests.fabric.conformance.benches import BENCHES, Bench
 from tests.gpu_backend.kv_agent.one_by_one import (
@@ -323,6 +326,20 @@ class Computed:
             tell(passes)
 
         counters.tell = listen  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("computed", "kept"), [(LAYERS, True), (LAYERS - 1, False)])
+async def test_a_step_that_ends_before_its_order_is_seen(computed: int, kept: bool) -> None:
+    """Its layers still lie in the pages, if all are computed."""
+    layers = LayerCounters(np.zeros(64, np.uint8), 0)
+    pages = HostPages(np.zeros((4, LAYERS * 8), np.uint8), LAYERS)
+    sender, handover = LayerSender(pages, layers, AgentCounters(), AgentSettings()), Handover(5, 3, 0, 7)
+    one = Pass(5, 3, 0, 0, 20, True, np.zeros(1, np.uint32))
+    assert sender.heard({}, [one])
+    one.computed, one.over = computed, True
+    sender.heard({}, [one])
+    sender.begin(handover)
+    assert handover.jobs.qsize() == kept
 
 
 class Fetches:

@@ -8,14 +8,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.errors import StaleRegion
+from services.fabric.gate import GateKey
 from services.fabric.hosting import SHARED_MEMORY
 from services.fabric.transports import open_region
 from services.gpu_backend.kv_agent import AgentCounters, AgentSettings, HostPages
-from services.gpu_backend.kv_agent.buffer_memory import BufferMemory
+from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, Share
+from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.handover import TransferFailed
 from services.gpu_backend.kv_agent.health import StoreHealth
+from services.gpu_backend.kv_agent.held import HeldBlocks
 from services.gpu_backend.kv_agent.receiver import Receiver, UnknownTransfer
 from services.gpu_backend.kv_agent.sender import Sender
 from services.gpu_backend.kv_agent.shared import Shared
@@ -37,7 +39,8 @@ class End:
 
     def shared(self, store: StoreClient, settings: AgentSettings) -> Shared:
         pages, health = HostPages(self.pages), StoreHealth(1.0)
-        return Shared(self.orders, pages, store, health, self.counters, settings, "test", SHARED_MEMORY, LAYERS)
+        held = HeldBlocks(settings.held_bytes, BLOCK_BYTES)
+        return Shared(self.orders, pages, store, health, self.counters, settings, "test", SHARED_MEMORY, LAYERS, held)
 
     def order(self, kind: KvOrderKind, slot: int, generation: int, pages: list[int], **fields: Any) -> np.void:
         self.orders.tables[slot] = pages
@@ -58,9 +61,9 @@ class Pair:
         self.go_on = asyncio.Event()
         self.go_on.set()
 
-    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, range]:
+    async def open(self, transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
         try:
-            found = await self.receiver.open(transfer, block_bytes)
+            found = await self.receiver.open(transfer, block_bytes, machine)
         except UnknownTransfer as error:
             raise TransferFailed(str(error)) from error
         self.opened.set()
@@ -143,23 +146,31 @@ async def test_the_decode_side_leaves_while_the_prefill_side_is_about_to_write()
         p.receiver.forget(2, 1)
         assert p.receiver.memory.free == p.receiver.memory.size
         p.expect(transfer=8, generation=2)  # the slot is used again
-        descriptor, _ = await p.receiver.open(8, BLOCK_BYTES)
+        place, _ = await p.receiver.open(8, BLOCK_BYTES, "")
         p.go_on.set()
         assert await p.answer(p.prefill, 1) == 0
         assert not p.decode.orders.answers, "an answer after the request's end"
-        assert not np.any(np.frombuffer(open_region(descriptor).read(0, descriptor.length), np.uint8))
+        with contextlib.closing(open_region(place.region)) as region:
+            assert not any(region.read(0, place.region.length))
 
 
-async def test_a_late_writer_finds_its_right_ended() -> None:
+async def test_a_late_writer_finds_its_right_ended_and_one_under_way_is_waited_for() -> None:
     async with pair() as p:
         p.expect()
-        descriptor, hit = await p.receiver.open(7, BLOCK_BYTES)
+        place, hit = await p.receiver.open(7, BLOCK_BYTES, "")
         assert not hit
-        late = open_region(descriptor)
-        p.receiver.forget(2, 1)
-        with pytest.raises(StaleRegion):
-            late.write(0, bytes(8))
-        late.close()
+        assert place.gate is not None
+        key = GateKey(place.gate)
+        with key.hold():
+            p.receiver.forget(2, 1)
+            with pytest.raises(StaleRegion), key.hold():
+                pass
+            await asyncio.sleep(0.05)  # looks behind the gate meanwhile
+            assert p.receiver.memory.free == 4 * BLOCK_BYTES
+        async with asyncio.timeout(10):
+            while p.receiver.memory.free < p.receiver.memory.size:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        key.close()
 
 
 async def test_who_finds_no_room_waits_and_may_leave() -> None:
@@ -167,9 +178,9 @@ async def test_who_finds_no_room_waits_and_may_leave() -> None:
         p.expect(1, 6, slot=2)
         p.expect(2, 6, slot=3)
         p.expect(3, 2, slot=4)
-        await p.receiver.open(1, BLOCK_BYTES)
-        second = asyncio.create_task(p.receiver.open(2, BLOCK_BYTES))
-        third = asyncio.create_task(p.receiver.open(3, BLOCK_BYTES))  # would fit; first come, first served
+        await p.receiver.open(1, BLOCK_BYTES, "")
+        second = asyncio.create_task(p.receiver.open(2, BLOCK_BYTES, ""))
+        third = asyncio.create_task(p.receiver.open(3, BLOCK_BYTES, ""))  # would fit; first come, first served
         while p.receiver.memory.waiting < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
         p.receiver.forget(3, 1)
@@ -201,7 +212,7 @@ async def test_hits_are_read_before_anybody_opens_a_few_at_a_time_and_count_as_q
     async with pair(load_workers=2, store=store) as p:
         for transfer, blocks in ((1, 1), (2, 2), (3, 3)):
             p.expect(transfer, blocks, slot=transfer + 1, keys=[b"k"] * blocks)
-        opening = asyncio.create_task(p.receiver.open(3, BLOCK_BYTES))
+        opening = asyncio.create_task(p.receiver.open(3, BLOCK_BYTES, ""))
         while len(store.reading) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert store.reading == [1, 2]
@@ -211,7 +222,7 @@ async def test_hits_are_read_before_anybody_opens_a_few_at_a_time_and_count_as_q
         store.go_on.set()
         assert (await opening)[1] == range(3)
         assert p.receiver.queued_tokens == 0
-        assert (await p.receiver.open(1, BLOCK_BYTES))[1] == range(1)
+        assert (await p.receiver.open(1, BLOCK_BYTES, ""))[1] == range(1)
 
 
 async def test_larger_than_all_memory_is_refused_at_once() -> None:
@@ -225,7 +236,7 @@ async def test_larger_than_all_memory_is_refused_at_once() -> None:
 async def test_a_prefill_side_that_never_finishes_is_given_up() -> None:
     async with pair(transfer_s=0.05) as p:
         p.expect()
-        await p.receiver.open(7, BLOCK_BYTES)
+        await p.receiver.open(7, BLOCK_BYTES, "")
         assert await p.answer(p.decode, 2) == 0
         with pytest.raises(UnknownTransfer):
             p.receiver.finish(7, 1)
@@ -235,7 +246,7 @@ async def test_a_prefill_side_that_never_finishes_is_given_up() -> None:
 async def test_buffer_memory_adds_up_whatever_is_asked_and_given_back() -> None:
     random = np.random.default_rng(3)
     memory = BufferMemory(100)
-    shares = []
+    shares: list[Share] = []
     for _ in range(2000):
         if random.integers(2) or not shares:
             shares.append(memory.ask(int(random.integers(1, 101))))
@@ -243,8 +254,13 @@ async def test_buffer_memory_adds_up_whatever_is_asked_and_given_back() -> None:
             share = shares.pop(int(random.integers(len(shares))))
             memory.give_back(share)
             memory.give_back(share)
-        held = sum(share.size for share in shares if share.granted.done())
-        assert held + memory.free == memory.size
+        held = [share for share in shares if share.granted.done()]
+        taken = np.zeros(100, int)
+        for share in held:
+            taken[share.first : share.first + share.size] += 1
+        assert taken.max(initial=0) <= 1, "shares overlap"
+        assert taken.sum() == sum(share.size for share in held) == memory.size - memory.free
         waiting = [share for share in shares if not share.granted.done()]
         assert len(waiting) == memory.waiting
-        assert not waiting or waiting[0].size > memory.free, "somebody waits who would fit"
+        gap = max((len(run) for run in "".join(map(str, taken)).split("1")), default=0)
+        assert not waiting or waiting[0].size > gap, "somebody waits who would fit"

@@ -97,6 +97,8 @@ class GraphKit:
     def default_pages(self, useful: int) -> int:
         """Within the set share of free memory."""
         free, total = torch.cuda.mem_get_info(self._settings.gpu)
+        if self._settings.receives_on_device:
+            free = max(0, free - self._settings.receive_buffer_bytes)
         usable = min(int(free * self._settings.gpu_memory), free - LEAST_SPARE_BYTES)
         block = self.geometry.block_bytes
         if usable < block:
