@@ -11,18 +11,28 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_resident import MIXES
+from bench.gpu_resident import GRADES, MIXES
 
-COLOURS = ("#1f6fb4", "#d95f0e")
+COLOURS = ("#1f6fb4", "#74a9cf", "#a6bddb", "#d95f0e")
 NAMES = {
     "peer": "vLLM 0.24",
-    "turns": "Hostless, prefill and decode in turns",
-    "device": "Hostless, mixed steps of up to 1,024 tokens (default)",
+    "peer, later": "vLLM 0.24, later, another machine",
+    "device": "Hostless, steps of up to 2,304 tokens (default)",
+    "mixed1024": "Hostless, mixed steps of up to 1,024",
+    "mixed1024, later": "Hostless, mixed steps of up to 1,024, later, vLLM's machine",
     "mixed256": "Hostless, mixed steps of up to 256",
-    "host-overlap": "Hostless, host-driven, overlapped, in turns",
+    "turns": "Hostless, prefill and decode in turns",
+    "host-overlap": "Hostless, host-driven, overlapped",
+    "host": "Hostless, host-driven",
+    "host-overlap, turns": "Hostless, host-driven, overlapped, in turns",
 }
-PICTURED = ("turns", "peer")
-WIDTH, LEFT, ROW, TOP = 760, 130, 46, 60
+PICTURED = {
+    "device": ("60 %", "on the GPU"), "host-overlap": ("60 %", "host-driven, overlapped"),
+    "host": ("60 %", "host-driven"), "peer": ("8 req/s", "vLLM"),
+}  # fmt: skip
+"""Loads, and what the picture calls a system."""
+WIDTH, LEFT, BAR, TOP, MOST = 760, 110, 17, 60, 3.6
+"""`MOST`: times as long as alone, at the right edge."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -90,30 +100,34 @@ def clients(found: dict[str, Any]) -> str:
 
 
 def picture(found: dict[str, Any]) -> str:
-    """Mean TPOT at 8 requests a second, a pair of bars a grade; the line is the p99."""
-    loads = [load for load in found[PICTURED[0]] if load.startswith("8 req/s")]
-    rows = {load: {name: found[name][load]["tpot_ms"] for name in PICTURED if "tpot_ms" in found[name].get(load, {})}
-            for load in loads}  # fmt: skip
-    most = max(tpot["p99"] for row in rows.values() for tpot in row.values())
-    scale = (WIDTH - LEFT - 80) / most
+    """Mean TPOT by that alone: a group of bars for each grade."""
+    bars: list[tuple[str, list[tuple[str, float]]]] = []
+    for grade in list(GRADES)[1:]:
+        row = []
+        for name, (load, _) in PICTURED.items():
+            held, alone = (found[name].get(f"{load}, {each}", {}) for each in (grade, "alone"))
+            if "tpot_ms" in held:
+                row.append((name, held["tpot_ms"]["mean"] / alone["tpot_ms"]["mean"]))
+        bars.append((grade, row))
+    high = TOP + sum(BAR * len(row) + 14 for _, row in bars)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {TOP + ROW * len(loads) + 20}"',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {high}"',
         ' font-family="sans-serif" font-size="13"><rect width="100%" height="100%" fill="white"/>',
-        '<text x="16" y="22" font-size="15">Time between tokens at clients, ms: mean (bar) and p99 (line); '
-        "8 requests/s, Llama-3 8B, one H200</text>",
+        '<text x="16" y="22" font-size="15">Mean time between tokens at clients, by that alone; '
+        "Llama-3 8B, one H200</text>",
     ]
-    for at, (name, colour) in enumerate(zip(PICTURED, COLOURS, strict=True)):
-        parts.append(f'<text x="{LEFT + 260 * at}" y="44" fill="{colour}">{NAMES[name]}</text>')
-    for number, (load, row) in enumerate(rows.items()):
-        y = TOP + ROW * number
-        parts.append(f'<text x="{LEFT - 10}" y="{y + 24}" text-anchor="end">{load.partition(", ")[2]}</text>')
-        for at, (name, tpot) in enumerate(row.items()):
-            colour, high, end = COLOURS[PICTURED.index(name)], y + 4 + 18 * at, LEFT + scale * tpot["p99"]
-            parts.append(
-                f'<rect x="{LEFT}" y="{high}" width="{scale * tpot["mean"]:.1f}" height="15" fill="{colour}"/>'
-            )
-            parts.append(f'<path d="M{LEFT} {high + 7.5}H{end:.1f}" stroke="{colour}" stroke-width="2"/>')
-            parts.append(f'<text x="{end + 6:.1f}" y="{high + 12}" fill="{colour}">{tpot["mean"]:.2f}</text>')
+    colours = dict(zip(PICTURED, COLOURS, strict=True))
+    for at, (name, (_, called)) in enumerate(PICTURED.items()):
+        parts.append(f'<text x="{LEFT + 160 * at}" y="44" fill="{colours[name]}">{called}</text>')
+    y = TOP
+    for grade, row in bars:
+        parts.append(f'<text x="{LEFT - 10}" y="{y + 13}" text-anchor="end">{grade}</text>')
+        for name, times in row:
+            long = (WIDTH - LEFT - 60) * min(times, MOST) / MOST
+            parts.append(f'<rect x="{LEFT}" y="{y}" width="{long:.1f}" height="{BAR - 2}" fill="{colours[name]}"/>')
+            parts.append(f'<text x="{LEFT + long + 6:.1f}" y="{y + 12}" fill="{colours[name]}">{times:.2f}</text>')
+            y += BAR
+        y += 14
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
