@@ -1,5 +1,6 @@
 """A scheduler and a front end in one process, and an open loop of requests at the ring between them."""
 
+import contextlib
 import math
 import os
 import random
@@ -14,11 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from bench.gpu_energy import Energy
-from services.fabric import _ring
-from services.fabric._ring import EngineState, Finish, RecordFlags, SlotState
 from services.fabric.region import MemoryRegion
-from services.fabric.ring import RingClient, RingGeometry, RingOwner
-from services.fabric.ring.layout import RECORD, unpack
+from services.fabric.ring import EngineState, Finish, RingClient, RingGeometry, RingOwner, SlotState
+from services.fabric.ring.burst import Burst
 from services.fabric.transports import open_region
 from services.gpu_backend.device.device_scheduler import DeviceScheduler
 from services.gpu_backend.device.driver import Device
@@ -86,47 +85,58 @@ class Serving:
     def __enter__(self) -> Self:
         settings, vocab = self._settings, self._model.config.vocab
         geometry = RingGeometry(1024, 1 << 22, 1 << 21)
-        self._region = MemoryRegion.create(f"gpu-mixed-{os.getpid()}", geometry.size_bytes)
-        ring = RingOwner(
-            self._region, geometry, epoch=1, max_context=self._context, vocab_size=vocab, page_count=settings.pages
-        )
-        share = ring.share(0)
-        ring.grant(share)
-        self._engine = CudaGraphEngine(self._model, "random", self._cuda)
-        self._memory: HostRing | None = None
-        self._scheduler: DeviceScheduler | OverlapScheduler[Any]
+        with contextlib.ExitStack() as opened:
+            region = MemoryRegion.create(f"gpu-mixed-{os.getpid()}", geometry.size_bytes)
+            opened.callback(region.close)
+            ring = RingOwner(
+                region, geometry, epoch=1, max_context=self._context, vocab_size=vocab, page_count=settings.pages
+            )
+            ring.grant(share := ring.share(0))
+            self._scheduler = self._schedule(ring, opened)
+            torch.cuda.synchronize()
+            self._client = RingClient(open_region(region.descriptor()), share)
+            opened.callback(self._client.close)
+            self._energy = Energy()
+            self._scheduler.start()
+            opened.callback(self._end)
+            self._wait()
+            self._opened = opened.pop_all()
+        return self
+
+    def _schedule(self, ring: RingOwner, opened: contextlib.ExitStack) -> DeviceScheduler | OverlapScheduler[Any]:
+        settings = self._settings
+        scheduler: DeviceScheduler | OverlapScheduler[Any]
         if self._form == "resident":
-            device = Device()
-            self._memory = HostRing(ring.buffer)
-            self._engine.allocate(settings.pages, settings.lanes, settings.step_tokens)
-            self._scheduler = DeviceScheduler(
-                self._memory, self._engine, settings, max_context=self._context, device=device,
+            device, memory = Device(), HostRing(ring.buffer)
+            opened.callback(memory.close)
+            opened.callback((engine := CudaGraphEngine(self._model, "random", self._cuda)).close)
+            engine.allocate(settings.pages, settings.lanes, settings.step_tokens)
+            scheduler = DeviceScheduler(
+                memory, engine, settings, max_context=self._context, device=device,
                 device_settings=DeviceSettings(deadline_s=150),
             )  # fmt: skip
         else:
-            driven = HostDrivenGraphEngine(self._engine, self._context)
+            opened.callback((engine := CudaGraphEngine(self._model, "random", self._cuda)).close)
+            driven = HostDrivenGraphEngine(engine, self._context)
             driven.allocate(settings.pages, settings.lanes, settings.step_tokens)
-            self._scheduler = OverlapScheduler(ring.buffer, driven, settings, max_context=self._context)
-        torch.cuda.synchronize()
-        self._client = RingClient(open_region(self._region.descriptor()), share)
-        self._energy = Energy()
-        self._scheduler.start()
+            scheduler = OverlapScheduler(ring.buffer, driven, settings, max_context=self._context)
+        opened.callback(scheduler.close)
+        return scheduler
+
+    def _wait(self) -> None:
         give_up = time.monotonic() + _START_S
         while self._client.read_status().state is not EngineState.SERVING:
             if time.monotonic() > give_up:
                 raise TimeoutError(f"the scheduler does not serve after {_START_S:g} s")
             time.sleep(1e-3)
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def _end(self) -> None:
         self._scheduler.stop(_STOP_S)
         self._scheduler.check()
         self.counters = self._scheduler.counters()
-        self._scheduler.close()
-        self._engine.close()
-        if self._memory is not None:
-            self._memory.close()
-        self._region.close()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._opened.close()
 
     def read_counters(self) -> dict[str, int]:
         time.sleep(0.02)  # a report may be some ms old
@@ -134,9 +144,7 @@ class Serving:
 
     def run(self, arrivals: Sequence[float], prompts: Prompts, most: Sequence[int]) -> Ran:
         """Greedily; waits for all."""
-        n, client = len(prompts), self._client
-        records = self._records(prompts, most)
-        slots = np.arange(n, dtype=np.uint64) + np.uint64(client.share.slot_begin)
+        n, burst = len(prompts), Burst(self._client, prompts, most)
         first, last, done = np.zeros(n), np.zeros(n), np.zeros(n, np.int64)
         gaps: list[float] = []
         sent, joules, begin = 0, self._energy.joules(), time.perf_counter()
@@ -144,9 +152,9 @@ class Serving:
             now = time.perf_counter() - begin
             due = int(np.searchsorted(arrivals, now, side="right"))
             if due > sent:
-                self._submit(slice(sent, due), slots, records, prompts)
+                burst.submit(slice(sent, due))
                 sent = due
-            found = unpack(client.read_words()[:n])
+            found = burst.look()
             now, tokens = time.perf_counter() - begin, found.tokens.astype(np.int64)
             for i in np.flatnonzero(tokens > done).tolist():
                 if done[i]:
@@ -162,34 +170,9 @@ class Serving:
         later = self._energy.joules()
         if (found.finishes != Finish.LENGTH).any():
             raise RuntimeError(f"finished with {found.finishes.tolist()}, {self._scheduler.counters()}")
-        ids = client.read_tokens(records["token_begin"].astype(np.uint64), found.tokens.astype(np.uint64))
-        empty = [_ring.slot_word(SlotState.EMPTY, Finish.NONE, int(each), 0) for each in records["generation"]]
-        assert client.release(slots, client.read_words()[:n], np.array(empty, np.uint64)).all()
+        answers = burst.answers()
+        burst.release()
         return Ran(
-            [each.tolist() for each in np.split(ids, np.cumsum(found.tokens)[:-1].astype(np.int64))],
-            first - np.asarray(arrivals), (last - first) / np.maximum(done - 1, 1), gaps, now,
+            answers, first - np.asarray(arrivals), (last - first) / np.maximum(done - 1, 1), gaps, now,
             None if joules is None or later is None else later - joules,
         )  # fmt: skip
-
-    def _records(self, prompts: Prompts, most: Sequence[int]) -> NDArray[Any]:
-        """A slot a request, from the share's first on."""
-        share, n = self._client.share, len(prompts)
-        words = self._client.read_words()[:n]
-        records = np.zeros(n, RECORD)
-        records["generation"] = [_ring.next_generation(_ring.unpack_word(int(word))[2]) for word in words]
-        records["prompt_count"] = [len(prompt) for prompt in prompts]
-        records["prompt_begin"] = share.prompt_begin + np.cumsum(records["prompt_count"]) - records["prompt_count"]
-        records["max_tokens"] = most
-        records["token_begin"] = share.token_begin + np.cumsum(records["max_tokens"]) - records["max_tokens"]
-        records["top_p"], records["flags"] = 1, int(RecordFlags.IGNORE_EOS | RecordFlags.NO_PERSIST)
-        return records
-
-    def _submit(self, which: slice, slots: NDArray[np.uint64], records: NDArray[Any], prompts: Prompts) -> None:
-        client, chosen = self._client, records[which]
-        chosen["sequence"] = client.submitted + 1 + np.arange(len(chosen))
-        counts = chosen["prompt_count"].astype(np.uint64)
-        client.write_prompts(chosen["prompt_begin"].astype(np.uint64), counts, np.concatenate(prompts[which]))
-        client.write_records(slots[which], chosen)
-        words = client.read_words()[which]
-        pending = [_ring.slot_word(SlotState.PREFILL_PENDING, Finish.NONE, int(g), 0) for g in chosen["generation"]]
-        assert client.publish(slots[which], words, np.array(pending, np.uint64)).all()

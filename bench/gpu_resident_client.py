@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from bench.gpu_energy import Energy
 from hostless.v1.fabric_pb2 import RegionDescriptor
-from services.fabric import _ring
-from services.fabric._ring import EngineState, Finish, RecordFlags, SlotState
-from services.fabric.ring import RingClient
-from services.fabric.ring.layout import RECORD, Share, unpack
+from services.fabric.ring import EngineState, Finish, RingClient, SlotState
+from services.fabric.ring.burst import Burst
+from services.fabric.ring.layout import Share
 from services.fabric.transports import open_region
 
 ROOT = Path(__file__).parents[1]
@@ -102,29 +101,13 @@ class Engine:
 
     def run(self, prompts: Sequence[NDArray[np.uint32]], most: int) -> Ran:
         """All prompts at once, greedily, `most` tokens each."""
-        client, share, n = self._client, self._client.share, len(prompts)
-        first_step = self.steps()
-        slots = np.arange(share.slot_begin, share.slot_begin + n, dtype=np.uint64)
-        counts = np.array([len(prompt) for prompt in prompts], np.uint64)
-        begins = np.uint64(share.prompt_begin) + np.cumsum(counts) - counts
-        words = client.read_words()[:n]
-        generations = [_ring.next_generation(_ring.unpack_word(int(word))[2]) for word in words]
-        records = np.zeros(n, RECORD)
-        records["generation"] = generations
-        records["sequence"] = client.submitted + 1 + np.arange(n)
-        records["prompt_begin"], records["prompt_count"] = begins, counts
-        records["token_begin"] = share.token_begin + most * np.arange(n)
-        records["max_tokens"], records["top_p"] = most, 1
-        records["flags"] = int(RecordFlags.IGNORE_EOS | RecordFlags.NO_PERSIST)
-        client.write_prompts(begins, counts, np.concatenate(prompts))
-        client.write_records(slots, records)
-        pending = [_ring.slot_word(SlotState.PREFILL_PENDING, Finish.NONE, each, 0) for each in generations]
+        n, first_step = len(prompts), self.steps()
+        burst = Burst(self._client, prompts, [most] * n)
         cpu, joules, begin = self.cpu_s(), self._energy.joules(), time.perf_counter()
-        published = client.publish(slots, words, np.array(pending, np.uint64))
-        assert published.all()
+        burst.submit()
         first = np.zeros(n)
         while True:
-            found = unpack(client.read_words()[:n])
+            found = burst.look()
             now = time.perf_counter() - begin
             first[(first == 0) & (found.tokens > 0)] = now
             if (found.states == SlotState.DECODE_COMPLETED).all():
@@ -135,13 +118,11 @@ class Engine:
         cpu, later = self.cpu_s() - cpu, self._energy.joules()
         if (found.finishes != Finish.LENGTH).any():
             raise RuntimeError(f"{self.form}: finished with {found.finishes.tolist()}, {self.counters()}")
-        tokens = client.read_tokens(records["token_begin"].astype(np.uint64), found.tokens.astype(np.uint64))
-        reports = client.read_reports(slots)
-        empty = [_ring.slot_word(SlotState.EMPTY, Finish.NONE, each, 0) for each in generations]
-        assert client.release(slots, client.read_words()[:n], np.array(empty, np.uint64)).all()
+        tokens, reports = burst.answers(), self._client.read_reports(burst.slots)
+        burst.release()
         span = int(reports["finished_ns"].max()) - int(reports["claimed_ns"].min())
         return Ran(
-            [each.tolist() for each in np.split(tokens, n)], now, span / 1e9, first, (first_step, self.steps()), cpu,
+            tokens, now, span / 1e9, first, (first_step, self.steps()), cpu,
             None if joules is None or later is None else later - joules,
         )  # fmt: skip
 

@@ -15,9 +15,8 @@ from typing import Any, cast
 import numpy as np
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
-from services.fabric import _ring
-from services.fabric.ring import Finish, RingClient, RingOwner, SlotState
-from services.fabric.ring.layout import RECORD, unpack
+from services.fabric.ring import Finish, RecordFlags, RingClient, RingOwner, SlotState
+from services.fabric.ring.burst import Burst
 from services.fabric.transports import open_region
 from services.gpu_backend.engine import PAGE_TOKENS
 from services.gpu_backend.kv_agent import AgentSettings, KvAgent, Peers, RingPrompts
@@ -29,7 +28,7 @@ from services.kvstore.client import StoreClient
 NO_STORE = "127.0.0.1:1"
 """Nothing of the hit is read here."""
 LOOK_S, PATIENCE_S = 1e-3, 60.0
-FLAGS = int(_ring.RecordFlags.IGNORE_EOS | _ring.RecordFlags.HAND_OVER | _ring.RecordFlags.NO_PERSIST)
+FLAGS = int(RecordFlags.IGNORE_EOS | RecordFlags.HAND_OVER | RecordFlags.NO_PERSIST)
 
 
 class Buffer:
@@ -56,28 +55,19 @@ class FrontEnd:
 
     async def prefill(self, hit: int, tokens: int) -> Any:
         """The slot's report of a prompt of `hit` blocks and so many tokens behind them."""
-        client, share = self._client, self._client.share
         self._transfers += 1
-        slots, word = np.array([share.slot_begin], np.uint64), client.read_words()[:1]
-        generation = _ring.next_generation(int(unpack(word).generations[0]))
-        record = np.zeros(1, RECORD)
-        record["generation"], record["sequence"], record["flags"] = generation, client.submitted + 1, FLAGS
-        record["prompt_begin"], record["prompt_count"] = share.prompt_begin, hit * PAGE_TOKENS + tokens
-        record["token_begin"], record["max_tokens"], record["top_p"] = share.token_begin, 1, 1
-        record["cached_tokens"], record["transfer"] = hit * PAGE_TOKENS, self._transfers
-        prompt = self._random.integers(0, self._vocab, int(record["prompt_count"][0]), np.uint32)
-        client.write_prompts(slots * 0 + share.prompt_begin, np.array([len(prompt)], np.uint64), prompt)
-        client.write_records(slots, record)
-        pending = np.array([_ring.slot_word(SlotState.PREFILL_PENDING, Finish.NONE, generation, 0)], np.uint64)
-        assert client.publish(slots, word, pending).all()
+        prompt = self._random.integers(0, self._vocab, hit * PAGE_TOKENS + tokens, np.uint32)
+        burst = Burst(self._client, [prompt], [1])
+        burst.records["flags"], burst.records["transfer"] = FLAGS, self._transfers
+        burst.records["cached_tokens"] = hit * PAGE_TOKENS
+        burst.submit()
         give_up = time.monotonic() + PATIENCE_S
-        while unpack(word := client.read_words()[:1]).states[0] != SlotState.DECODE_COMPLETED:
+        while burst.look().states[0] != SlotState.DECODE_COMPLETED:
             if time.monotonic() > give_up:
                 raise TimeoutError(f"a prompt was not prefilled in {PATIENCE_S:g} s")
             await asyncio.sleep(LOOK_S)
-        finish, report = Finish(int(unpack(word).finishes[0])), client.read_reports(slots)[0]
-        empty = np.array([_ring.slot_word(SlotState.EMPTY, Finish.NONE, generation, 0)], np.uint64)
-        client.release(slots, word, empty)
+        finish, report = Finish(int(burst.look().finishes[0])), self._client.read_reports(burst.slots)[0]
+        burst.release()
         if (finish, int(report["cached_tokens"])) != (Finish.HANDED_OVER, hit * PAGE_TOKENS):
             raise RuntimeError(f"finish {finish}, {report['cached_tokens']} cached tokens")
         return report

@@ -20,9 +20,9 @@ import numpy as np
 
 from services.common import settings as settings_files
 from services.common.settings import SettingError, require
-from services.fabric import _ring
-from services.fabric.ring import EngineState, Finish, RecordFlags, RingClient, SlotState
-from services.fabric.ring.layout import RECORD, kv_reads, unpack
+from services.fabric.ring import EngineState, Finish, RingClient, SlotState
+from services.fabric.ring.burst import Burst
+from services.fabric.ring.layout import kv_reads
 from services.fabric.transports import open_region
 from services.gpu_backend.engine import PAGE_TOKENS
 from services.gpu_backend.scheduler.orders import KvOrderKind
@@ -58,26 +58,15 @@ class Profiler:
 
     def seconds(self, step: Step) -> float:
         """From the launch of the step to its token. Raises RuntimeError if the engine did anything else."""
-        client, share = self._client, self._client.share
-        slots, counts = np.array([share.slot_begin], np.uint64), np.array([step.cached + step.bsz], np.uint64)
-        word = client.read_words()[:1]
-        generation = _ring.next_generation(int(unpack(word).generations[0]))
-        record = np.zeros(1, RECORD)
-        record["generation"], record["sequence"] = generation, client.submitted + 1
-        record["prompt_begin"], record["prompt_count"] = share.prompt_begin, counts
-        record["token_begin"], record["max_tokens"], record["top_p"] = share.token_begin, 1, 1
-        record["cached_tokens"], record["kv_reads"] = step.cached, kv_reads(0, step.cached // PAGE_TOKENS)
-        record["flags"] = int(RecordFlags.IGNORE_EOS | RecordFlags.NO_PERSIST)
-        prompt = self._random.integers(0, self._vocab, int(counts[0]), np.uint32)
-        client.write_prompts(np.array([share.prompt_begin], np.uint64), counts, prompt)
-        client.write_records(slots, record)
-        pending = _ring.slot_word(SlotState.PREFILL_PENDING, Finish.NONE, generation, 0)
-        if not client.publish(slots, word, np.array([pending], np.uint64)).all():
-            raise RuntimeError("the profiler's slot is another's")
-        self._until(lambda: unpack(client.read_words()[:1]).states[0] == SlotState.DECODE_COMPLETED)
-        word, report = client.read_words()[:1], client.read_reports(slots)[0]
-        client.release(slots, word, np.array([_ring.slot_word(SlotState.EMPTY, Finish.NONE, generation, 0)], np.uint64))
-        found = Finish(int(unpack(word).finishes[0])), int(report["prefill_chunks"]), int(report["cached_tokens"])
+        prompt = self._random.integers(0, self._vocab, step.cached + step.bsz, np.uint32)
+        burst = Burst(self._client, [prompt], [1])
+        burst.records["cached_tokens"] = step.cached
+        burst.records["kv_reads"] = kv_reads(0, step.cached // PAGE_TOKENS)
+        burst.submit()
+        self._until(lambda: burst.look().states[0] == SlotState.DECODE_COMPLETED)
+        finish, report = Finish(int(burst.look().finishes[0])), self._client.read_reports(burst.slots)[0]
+        burst.release()
+        found = finish, int(report["prefill_chunks"]), int(report["cached_tokens"])
         if found != (Finish.LENGTH, 1, step.cached):
             raise RuntimeError(f"{step}: finish, chunks and cached tokens are {found}")
         return (int(report["first_token_ns"]) - int(report["prefill_ns"])) / 1e9
