@@ -15,6 +15,8 @@ from services.gpu_backend.kv_agent.links import KvLink
 from tests.gpu_backend.kv_agent.conftest import BLOCK_BYTES
 
 BYTES = 8
+PATIENT = dict.fromkeys(("load_deadline_s", "read_timeout_s", "begin_timeout_s", "store_patience_s"), 30.0)
+"""On a busy machine a store is slow, not away."""
 
 
 class Reference:
@@ -124,7 +126,7 @@ def test_layers_are_those_of_the_blocks() -> None:
 
 async def test_what_was_offered_is_not_read_again(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address, held_bytes=100 * BLOCK_BYTES) as r:
+    async with rig(store.address, **PATIENT, held_bytes=100 * BLOCK_BYTES) as r:
         prompt = r.prompt(12)
         r.store(1, 1, prompt[: 10 * 64])
         await r.settled()
@@ -142,11 +144,11 @@ async def test_what_was_offered_is_not_read_again(spawn: Any, rig: Any) -> None:
 
 async def test_what_was_read_is_read_once(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address) as r:
+    async with rig(store.address, **PATIENT) as r:
         prompt = r.prompt(9)
         r.store(1, 1, prompt)
         await r.settled()
-    async with rig(store.address, held_bytes=6 * BLOCK_BYTES, load_buffer_bytes=4 * BLOCK_BYTES) as r:
+    async with rig(store.address, **PATIENT, held_bytes=6 * BLOCK_BYTES, load_buffer_bytes=4 * BLOCK_BYTES) as r:
         for slot, (read, reused) in enumerate([(9, 0), (12, 6), (15, 12)]):
             r.load(slot, 1, prompt)
             assert await r.answered(slot, 1) == 9
@@ -159,7 +161,7 @@ async def test_what_was_read_is_read_once(spawn: Any, rig: Any) -> None:
 async def test_another_tenants_prompt_finds_nothing(spawn: Any, rig: Any) -> None:
     """The same tokens under another root."""
     store = await spawn()
-    async with rig(store.address, held_bytes=100 * BLOCK_BYTES) as r:
+    async with rig(store.address, **PATIENT, held_bytes=100 * BLOCK_BYTES) as r:
         prompt = r.prompt(5)
         r.store(1, 1, prompt)
         await r.settled()
@@ -171,11 +173,11 @@ async def test_another_tenants_prompt_finds_nothing(spawn: Any, rig: Any) -> Non
 
 async def test_blocks_that_the_store_has_are_held_too(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address) as r:
+    async with rig(store.address, **PATIENT) as r:
         prompt = r.prompt(5)
         r.store(1, 1, prompt)
         await r.settled()
-    async with rig(store.address, held_bytes=100 * BLOCK_BYTES) as r:
+    async with rig(store.address, **PATIENT, held_bytes=100 * BLOCK_BYTES) as r:
         r.store(1, 1, prompt)
         await r.settled()
         assert (r.agent.counters.blocks_existing, len(r.agent.held)) == (5, 5)
@@ -198,7 +200,7 @@ async def test_a_store_that_is_away_takes_nothing_from_what_is_held(spawn: Any, 
 async def test_loads_beside_evictions_bring_whole_blocks(spawn: Any, rig: Any) -> None:
     """Memory for 7 blocks, through which 6 prompts of 5 blocks go again and again."""
     store = await spawn()
-    async with rig(store.address, held_bytes=7 * BLOCK_BYTES, load_workers=2) as r:
+    async with rig(store.address, **PATIENT, held_bytes=7 * BLOCK_BYTES, load_workers=2) as r:
         prompts = [r.prompt(5, seed) for seed in range(6)]
         for slot, prompt in enumerate(prompts):
             r.store(slot, 1, prompt)
@@ -221,7 +223,7 @@ async def test_loads_beside_evictions_bring_whole_blocks(spawn: Any, rig: Any) -
 @pytest.mark.parametrize("held_bytes", [0, BLOCK_BYTES - 1])
 async def test_nothing_is_held_without_room_for_a_block(spawn: Any, rig: Any, held_bytes: int) -> None:
     store = await spawn()
-    async with rig(store.address, held_bytes=held_bytes) as r:
+    async with rig(store.address, **PATIENT, held_bytes=held_bytes) as r:
         prompt = r.prompt(3)
         r.store(1, 1, prompt)
         await r.settled()
@@ -232,7 +234,7 @@ async def test_nothing_is_held_without_room_for_a_block(spawn: Any, rig: Any, he
 
 async def test_a_load_that_is_given_up_lets_go(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address, held_bytes=60 * BLOCK_BYTES) as r:
+    async with rig(store.address, **PATIENT, held_bytes=60 * BLOCK_BYTES) as r:
         prompt = r.prompt(60)
         r.store(1, 1, prompt)
         await r.settled()
