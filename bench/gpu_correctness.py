@@ -23,8 +23,9 @@ from transformers import LlamaForCausalLM
 
 from bench.exactness_prompts import chats
 from bench.exactness_reference import Reference
+from bench.gpu_requests import prompts_of
 from bench.gpu_resident import FORMS
-from bench.gpu_resident_client import Engine, prompts_of
+from bench.gpu_resident_client import Engine
 from bench.gpu_resident_engine import RandomWeights, Wanted, model_config
 from services.common.paths import models_dir
 from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings

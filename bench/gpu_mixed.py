@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from bench.gpu_engine import llama_8b
-from bench.gpu_mixed_load import Serving, requests_of
+from bench.gpu_mixed_load import Serving
+from bench.gpu_requests import requests_of
 from services.gpu_backend.engine import PAGE_TOKENS, StepKind
 from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
 from services.gpu_backend.engines.cuda.host_driven import HostDrivenGraphEngine

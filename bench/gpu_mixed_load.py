@@ -1,9 +1,7 @@
 """A scheduler and a front end in one process, and an open loop of requests at the ring between them."""
 
 import contextlib
-import math
 import os
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,19 +55,6 @@ class Ran:
             "ttft_ms": ms(self.ttft, 50, 99), "tpot_ms": ms(self.tpot, 50, 99), "itl_ms": ms(self.gaps, 50, 99),
             "mj_a_token": None if self.joules is None else round(1e3 * self.joules / count, 1),
         }  # fmt: skip
-
-
-def requests_of(rate: float, count: int, vocab: int) -> tuple[list[float], list[NDArray[np.uint32]], list[int]]:
-    """Poisson arrivals; prompts and answers log-normal, mean about 1,019 and 463, at most 4,096 and 1,024. Always the
-    same."""
-    dice, rng = random.Random(5), np.random.default_rng(5)
-    arrivals, lengths, answers, at = [], [], [], 0.0
-    for _ in range(count):
-        at += dice.expovariate(rate)
-        arrivals.append(at)
-        lengths.append(int(min(max(dice.lognormvariate(math.log(1019) - 0.45, 1.0), 16), 4096)))
-        answers.append(int(min(max(dice.lognormvariate(math.log(463) - 0.27, 0.8), 16), 1024)))
-    return arrivals, [rng.integers(0, vocab, n, np.uint32) for n in lengths], answers
 
 
 class Serving:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_resident import GRADES, MIXES
+from bench.gpu_resident import GRADES, MIXES, OPEN
 
 COLOURS = ("#1f6fb4", "#74a9cf", "#a6bddb", "#d95f0e")
 NAMES = {
@@ -45,15 +45,19 @@ def grades_of(form: dict[str, Any]) -> list[str]:
 
 
 def steps(found: dict[str, Any], forms: Sequence[str]) -> str:
-    """p50 and p99 of a decode step, us; in brackets the p99 by that alone."""
+    """p50 and p99 of a step, us, in brackets the p99 by that alone; and what the run took and used."""
     rows = []
-    for batch in ("batch 16", "batch 1"):
+    for batch in ("batch 16", "batch 1", OPEN):
         for form in forms:
-            alone = found[form]["alone"][batch]["step_us"]["p99"]
             for grade in grades_of(found[form]):
-                us = found[form][grade][batch]["step_us"]
-                rows.append((batch, form, grade, f"{us['p50']:,.0f}", f"{us['p99']:,.0f} ({us['p99'] / alone:.2f})"))
-    return table(("", "form", "grade", "p50", "p99"), rows)
+                row, alone = found[form][grade].get(batch), found[form]["alone"].get(batch)
+                if row is None or alone is None:
+                    continue
+                us, by, ran = row["step_us"], alone["step_us"]["p99"], row["runs"][0]
+                rows.append((batch, form, grade, f"{us['p50']:,.0f}", f"{us['p99']:,.0f} ({us['p99'] / by:.3f})",
+                             f"{alone['runs'][0]['makespan_ms'] / ran['makespan_ms']:.1%}",
+                             f"{ran['mj_a_token']:,.0f}"))  # fmt: skip
+    return table(("", "form", "grade", "p50", "p99", "throughput kept", "mJ a token"), rows)
 
 
 def makespans(found: dict[str, Any], forms: Sequence[str]) -> str:

@@ -4,7 +4,8 @@
 
 For each form an engine's process of its own (gpu_resident_engine.py) serves a ring in shared memory; this process is
 the front end. Steps are timed on the GPU: the last kernel of every graph notes its clock. Everything is measured
-alone first, then under each grade of interference, on all cores that this process may use. OUT is written after each
+alone first, then under each grade of interference, on all cores that this process may use: decodes of 16 and of 1, and
+an open loop at `--rate` requests a second. OUT is written after each
 part. Every wait has a deadline, and so has the scheduler on the GPU.
 """
 
@@ -25,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.cpu_quota import OneCore
-from bench.gpu_resident_client import Engine, Ran, prompts_of
+from bench.gpu_requests import prompts_of, requests_of
+from bench.gpu_resident_client import Engine, Ran
 from bench.hogs import Hogs
 
 FORMS = ("resident", "host", "host-overlap")
@@ -36,6 +38,7 @@ GRADES = {"alone": ("", 0), "2x mixed": ("mixed", 2), "2x copying": ("copy", 2),
 """Kind of hogs, and how many of them a core."""
 MIXED_UNDER = ("alone", "2x mixed")
 DECODED, LONG = 300, 2000
+OPEN, OPEN_COUNT = "open loop", 64
 
 
 @contextlib.contextmanager
@@ -59,6 +62,12 @@ def periods(stamps: NDArray[np.int64], ran: Ran, decoded: int) -> NDArray[np.flo
     return np.diff(stamps[end - decoded + 20 : end - 4]) / 1e3
 
 
+def periods_of_all(stamps: NDArray[np.int64], ran: Ran) -> NDArray[np.float64]:
+    """Between the ends of all steps of a run, in us, prompts' steps among them."""
+    begin, end = ran.steps
+    return np.diff(stamps[begin + 1 : end + 1]) / 1e3
+
+
 def spread(us: NDArray[np.float64]) -> dict[str, float]:
     p50, p99 = np.percentile(us, [50, 99])
     return {"mean": round(float(us.mean()), 1), "p50": round(float(p50), 1), "p99": round(float(p99), 1),
@@ -75,7 +84,9 @@ def told(ran: Ran) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure(form: str, folder: Path, layers: int, repeats: int, grades: list[str], long: int) -> dict[str, Any]:
+def measure(
+    form: str, folder: Path, layers: int, repeats: int, grades: list[str], long: int, rate: float
+) -> dict[str, Any]:
     """Everything of one form."""
     runs: list[tuple[str, str, int, Ran]] = []
     held: dict[str, str] = {}
@@ -85,6 +96,8 @@ def measure(form: str, folder: Path, layers: int, repeats: int, grades: list[str
         for grade in grades:
             with under(grade, pid) as how:
                 held[grade] = how
+                if rate:
+                    runs.append((grade, OPEN, 0, engine.open_loop(*requests_of(rate, OPEN_COUNT, vocab))))
                 for repeat in range(repeats):
                     for batch in (16, 1):
                         prompts = prompts_of([128] * batch, vocab, 10 + repeat)
@@ -110,7 +123,9 @@ def measure(form: str, folder: Path, layers: int, repeats: int, grades: list[str
                 continue
             row = rows.setdefault(name, {"runs": []})
             row["runs"].append(told(ran))
-            if name.startswith("batch"):
+            if name == OPEN:
+                row.setdefault("us", []).append(periods_of_all(engine.stamps, ran))
+            elif name.startswith("batch"):
                 row.setdefault("us", []).append(periods(engine.stamps, ran, most))
         for row in rows.values():
             if "us" in row:
@@ -126,6 +141,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--long", type=int, default=LONG, help="tokens of the long decode of 16, alone; 0: none")
+    parser.add_argument("--rate", type=float, default=9.0, help="of the open loop, requests a second; 0: none")
     parser.add_argument("--grades", nargs="+", choices=list(GRADES), default=list(GRADES))
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # what was started is stopped
@@ -137,7 +153,9 @@ def main() -> None:
     for form in given.forms:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                found[form] = measure(form, Path(folder), given.layers, given.repeats, given.grades, given.long)
+                found[form] = measure(
+                    form, Path(folder), given.layers, given.repeats, given.grades, given.long, given.rate
+                )
             except (RuntimeError, OSError) as error:
                 found[form] = {"failed": repr(error)}
         found["total_s"] = round(time.perf_counter() - begin, 1)

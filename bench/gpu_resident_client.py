@@ -101,16 +101,23 @@ class Engine:
 
     def run(self, prompts: Sequence[NDArray[np.uint32]], most: int) -> Ran:
         """All prompts at once, greedily, `most` tokens each."""
+        return self.open_loop([0.0] * len(prompts), prompts, [most] * len(prompts))
+
+    def open_loop(self, arrivals: Sequence[float], prompts: Sequence[NDArray[np.uint32]], most: Sequence[int]) -> Ran:
+        """Each prompt at its time, in seconds from the begin, greedily; waits for all."""
         n, first_step = len(prompts), self.steps()
-        burst = Burst(self._client, prompts, [most] * n)
-        cpu, joules, begin = self.cpu_s(), self._energy.joules(), time.perf_counter()
-        burst.submit()
+        burst, sent = Burst(self._client, prompts, most), 0
         first = np.zeros(n)
+        cpu, joules, begin = self.cpu_s(), self._energy.joules(), time.perf_counter()
         while True:
+            due = int(np.searchsorted(arrivals, time.perf_counter() - begin, side="right"))
+            if due > sent:
+                burst.submit(slice(sent, due))
+                sent = due
             found = burst.look()
             now = time.perf_counter() - begin
             first[(first == 0) & (found.tokens > 0)] = now
-            if (found.states == SlotState.DECODE_COMPLETED).all():
+            if sent == n and (found.states == SlotState.DECODE_COMPLETED).all():
                 break
             if now > _RUN_S:
                 raise TimeoutError(f"{self.form}: not finished in {_RUN_S:g} s: {found}, {self.counters()}")
@@ -122,7 +129,7 @@ class Engine:
         burst.release()
         span = int(reports["finished_ns"].max()) - int(reports["claimed_ns"].min())
         return Ran(
-            tokens, now, span / 1e9, first, (first_step, self.steps()), cpu,
+            tokens, now, span / 1e9, first - np.asarray(arrivals), (first_step, self.steps()), cpu,
             None if joules is None or later is None else later - joules,
         )  # fmt: skip
 
@@ -147,8 +154,3 @@ class Engine:
                 self.end()
         finally:
             self._kill()
-
-
-def prompts_of(lengths: Sequence[int], vocab: int, seed: int) -> list[NDArray[np.uint32]]:
-    rng = np.random.default_rng(seed)
-    return [rng.integers(0, vocab, length, np.uint32) for length in lengths]

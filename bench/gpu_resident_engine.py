@@ -29,8 +29,8 @@ from services.gpu_backend.device.settings import DeviceSettings
 from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
 from services.gpu_backend.engines.cuda.host_driven import HostDrivenGraphEngine
 from services.gpu_backend.engines.cuda.memory_views import StepTensors
-from services.gpu_backend.engines.cuda.program import Tail
-from services.gpu_backend.engines.cuda.settings import CudaSettings
+from services.gpu_backend.engines.cuda.program import Gate, Tail
+from services.gpu_backend.engines.cuda.settings import CudaSettings, decode_sizes, prefill_sizes
 from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
 from services.gpu_backend.models.registry import load
@@ -64,10 +64,10 @@ class Wanted:
     folder: str = ""
     """Of a model whose weights are taken, in float32; empty: drawn ones."""
     prefill_chunk: int = 0
-    mixed_tokens: int = 0
+    mixed_tokens: int = 2304
     lanes: int = 64
-    step_tokens: int = 2048
-    max_context: int = 4096
+    step_tokens: int = 2304
+    max_context: int = 5184
     pages: int = 0
     """0: for all lanes."""
 
@@ -120,8 +120,8 @@ def model_of(wanted: Wanted) -> Llama:
 class StampedEngine(CudaGraphEngine):
     """Its graphs' last kernel also notes the GPU's clock, in ns, by step."""
 
-    def allocate(self, pages: int, lanes: int, step_tokens: int) -> None:
-        super().allocate(pages, lanes, step_tokens)
+    def allocate(self, pages: int, lanes: int, step_tokens: int, gate: Gate | None = None) -> None:
+        super().allocate(pages, lanes, step_tokens, gate)
         assert self._program is not None
         self.stamps = torch.zeros(KEPT, dtype=torch.int64, device="cuda")
         self._function = _stamping_kernel()
@@ -162,11 +162,10 @@ def main() -> None:
     took = {"begin": time.perf_counter()}
     model = model_of(wanted)
     took["model"] = time.perf_counter()
-    decodes = tuple(n for n in (1, 4, 8, 16, 32) if n < wanted.lanes)
-    prefills = tuple(n for n in (128, 512, 1024) if n < wanted.step_tokens)
+    decodes, prefills = decode_sizes(wanted.lanes), prefill_sizes(wanted.step_tokens)
     engine = StampedEngine(
         model, wanted.folder or "random",
-        CudaSettings(decode_sizes=(*decodes, wanted.lanes), prefill_sizes=(*prefills, wanted.step_tokens),
+        CudaSettings(decode_sizes=decodes, prefill_sizes=prefills,
                      spare_processors=int(wanted.form == "resident"),
                      singles="beside" if wanted.mixed_tokens else "tiles"),
     )  # fmt: skip
@@ -174,9 +173,9 @@ def main() -> None:
         lanes=wanted.lanes, step_tokens=wanted.step_tokens,
         pages=wanted.pages or wanted.lanes * wanted.max_context // 64,
         prefill_chunk=wanted.prefill_chunk, mixed_tokens=wanted.mixed_tokens,
-        decode_graphs=tuple(engine.settings.decode_sizes), prefill_graphs=tuple(engine.settings.prefill_sizes),
+        decode_graphs=decodes, prefill_graphs=prefills,
     )  # fmt: skip
-    geometry = RingGeometry(512, 1 << 19, 1 << 19)
+    geometry = RingGeometry(1024, 1 << 21, 1 << 20)
     region = MemoryRegion.create(f"{wanted.name}-{os.getpid()}", geometry.size_bytes)
     ring = RingOwner(
         region, geometry, epoch=1, max_context=wanted.max_context, vocab_size=model.config.vocab,
