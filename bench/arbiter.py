@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.arbiter_owner import owner
 from bench.chart import Line, log_log
 from bench.shaped_link import ShapedLink, shaped_link
 
@@ -27,24 +28,17 @@ MESSAGE = 64 << 10
 
 
 def measure(link: ShapedLink, megabits: float, seconds: float, wait_ms: float) -> list[dict[str, Any]]:
-    command = link.far_command(sys.executable, "-m", "bench.arbiter_owner", link.address, str(LENGTH))
-    rows = []
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdin
-        assert owner.stdout
-        try:
-            descriptor, sink = owner.stdout.readline().split()
-            for way in ("write", "read"):
-                for run in RUNS:
-                    if run == "plain socket" and way == "read":
-                        continue
-                    every = MESSAGE / (megabits / 8 * 1e6 * MODEL_SHARE)
-                    wanted = {"descriptor": descriptor, "sink": sink, "run": run, "way": way, "seconds": seconds}
-                    wanted |= {"every": every, "wait_ms": wait_ms}
-                    rows.append(row(link, wanted))
-                    print(text(rows[-1], rows[0]), flush=True)
-        finally:
-            owner.stdin.close()
+    rows: list[dict[str, Any]] = []
+    with owner(link, LENGTH) as (descriptor, sink):
+        for way in ("write", "read"):
+            for run in RUNS:
+                if run == "plain socket" and way == "read":
+                    continue
+                every = MESSAGE / (megabits / 8 * 1e6 * MODEL_SHARE)
+                wanted = {"descriptor": descriptor, "sink": sink, "run": run, "way": way, "seconds": seconds}
+                wanted |= {"every": every, "wait_ms": wait_ms}
+                rows.append(row(link, wanted))
+                print(text(rows[-1], rows[0]), flush=True)
     return rows
 
 

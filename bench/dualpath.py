@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from bench.child import end
 from bench.dualpath_mesh import Cluster, Scheduling
 from bench.dualpath_network import CONTROL, UNLIMITED, Rates, network
 from bench.dualpath_report import balance, disagreements, show, svg
@@ -76,7 +77,7 @@ def _point(options: argparse.Namespace, node: SmallNode, cluster: Cluster, name:
     rates = Rates(node.storage_bytes_per_s, node.compute_bytes_per_s)
     with tempfile.TemporaryDirectory(prefix="dualpath-") as folder:
         spec = _spec(options, cluster, mesh, system, folder)
-        result = _live(spec, Rates(UNLIMITED, UNLIMITED) if system.free_io else rates)
+        result = _live(spec, Rates(UNLIMITED, UNLIMITED) if system.free_io else rates, options.limit)
         log = Path(folder) / "log.jsonl"
         if options.keep:
             _keep(options.keep / f"{cluster.name}-{name}", Path(folder), mesh)
@@ -105,7 +106,7 @@ def _point(options: argparse.Namespace, node: SmallNode, cluster: Cluster, name:
     }
 
 
-def _live(spec: Spec, rates: Rates) -> Result:
+def _live(spec: Spec, rates: Rates, limit_s: float) -> Result:
     with network(len(spec.cluster.roles), rates) as net:
         placed = replace(spec, prefix=net.prefix)
         path = Path(spec.folder) / "spec.json"
@@ -113,11 +114,13 @@ def _live(spec: Spec, rates: Rates) -> Result:
         command = net.command(CONTROL, sys.executable, "-m", "bench.dualpath_run", str(path))
         process = subprocess.Popen(command)
         try:
-            code = process.wait()
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"{spec.cluster.name}: the run has not ended within {limit_s:g} s (--limit)") from None
         finally:
             if process.poll() is None:
                 process.terminate()
-                process.wait()
+                end(process)
     if code:
         found = sorted(Path(spec.folder).glob("*.log"))
         logs = "\n".join(f"--- {log.name}\n{log.read_text()[-1500:]}" for log in found)
@@ -216,6 +219,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=8, help="of each agent")
     parser.add_argument("--lanes", type=int, default=256, help="most requests of an engine")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds that a run may take")
     parser.add_argument("--json", type=Path, help="results; those of other runs that are in it stay")
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--keep", type=Path, help="folder for logs, and for what `hostless sim replay` needs")

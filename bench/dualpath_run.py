@@ -6,7 +6,6 @@ Started by bench/dualpath.py in the controller's namespace. Reads a Spec, writes
 import asyncio
 import json
 import os
-import re
 import sys
 import urllib.request
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from services.cli.mesh.supervisor import Supervisor
 from services.global_scheduler.simulator.hardware import load_hardware
 from services.global_scheduler.simulator.shapes import load_model
 from services.gpu_backend.settings import BackendSettings
+from tests.mesh.baseline import link_bytes
 
 MODEL = BackendSettings.model
 """Whose tokenizer is used; nothing of it is computed."""
@@ -158,9 +158,7 @@ def kv_bytes(cluster: Cluster) -> dict[str, dict[str, int]]:
 
 def _links(address: str) -> dict[str, int]:
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
-        text = reply.read().decode()
-    found = re.findall(r'^hostless:engine_kv_link_bytes_total\{.*link="(\w+)".*\} (\S+)$', text, re.M)
-    return {link: int(float(value)) for link, value in found}
+        return link_bytes(reply.read().decode())
 
 
 def main() -> None:

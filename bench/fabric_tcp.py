@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.child import end, first_line
 from bench.fabric_peer import PIECE
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.operations import Read, TrafficClass, Write
@@ -146,15 +147,13 @@ def main() -> None:
     print(f"{'':38} {'ours':>12} {'plain':>12} {'':8} {'ratio':>6}")
     command = [sys.executable, "-m", "bench.fabric_peer", str(REGION)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
-        assert peer.stdin
-        assert peer.stdout
-        descriptor, address = peer.stdout.readline().split()
+        descriptor, address = first_line(peer).split()
         region = TcpRegion.open(RegionDescriptor.FromString(bytes.fromhex(descriptor)))
         try:
             rows = over_tcp(region, Plain(address), size, asked.rounds)
         finally:
             region.close()
-            peer.stdin.close()
+            end(peer)
     rows += over_shm(asked.rounds)
     if asked.json:
         machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}

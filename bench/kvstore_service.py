@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 import uvloop
 
+from bench.child import end
 from hostless.v1 import kvstore_pb2 as pb
 from hostless.v1 import kvstore_pb2_grpc
 from services.cli.kv.load import KvLoad, Rate, run
@@ -55,7 +56,7 @@ def _store(folder: Path, engine: str, capacity: int) -> Any:
         yield json.loads(line)["port"], process
     finally:
         process.terminate()
-        process.wait()
+        end(process)
         shutil.rmtree(folder)
 
 

@@ -15,11 +15,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.arbiter_owner import owner
 from bench.machine import machine
 from bench.shaped_link import ShapedLink, shaped_link
 from services.gpu_backend.engine import PAGE_TOKENS
@@ -32,21 +31,8 @@ SYNTHETIC_S = 1.0
 BLOCK_BYTES = SHAPE["layers"] * 2 * PAGE_TOKENS * SHAPE["width"] * 4
 
 
-@contextmanager
-def buffer(link: ShapedLink, length: int) -> Iterator[str]:
-    """The descriptor of the decode side's buffer, at the far end."""
-    command = link.far_command(sys.executable, "-m", "bench.arbiter_owner", link.address, str(length))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdin
-        assert owner.stdout
-        try:
-            yield owner.stdout.readline().split()[0]
-        finally:
-            owner.stdin.close()
-
-
 def prefills(link: ShapedLink, asked: dict[str, Any], layers: bool, repeats: int) -> list[dict[str, float]]:
-    with buffer(link, (asked["hit"] + -(-asked["tokens"] // PAGE_TOKENS)) * BLOCK_BYTES) as descriptor:
+    with owner(link, (asked["hit"] + -(-asked["tokens"] // PAGE_TOKENS)) * BLOCK_BYTES) as (descriptor, _):
         wanted = asked | {"descriptor": descriptor, "layers": layers, "repeats": 1 + repeats, "threads": 1}
         command = link.near_command(sys.executable, "-m", "bench.overlap_prefill", json.dumps(wanted))
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=240)

@@ -1,7 +1,6 @@
 """`hostless role`: what an engine is for, changed while it serves."""
 
 import asyncio
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -47,7 +46,7 @@ def role(
 
 async def _change(scheduler: str, name: str, to: RoleName, wait_s: float, force: bool) -> None:
     from hostless.v1.scheduler_pb2 import Role
-    from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable
+    from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable, bring_to_end
     from services.gpu_backend.client import EngineClient
 
     async with SchedulerClient(scheduler) as client:
@@ -63,7 +62,7 @@ async def _change(scheduler: str, name: str, to: RoleName, wait_s: float, force:
         raise CliError(f"no live engine is called {name}", f"Live engines: {known}")
     wanted = Role.Value(f"ROLE_{to.upper()}")
     others = [info.role for info in infos if info.model == found.model and info.engine_id != name]
-    if not force and not _serves([*others, wanted]) and _serves([*others, found.role]):
+    if not force and not bring_to_end([*others, wanted]) and bring_to_end([*others, found.role]):
         raise CliError(
             f"{found.model} could not be served: it takes a unified engine, or one that prefills and one that decodes",
             "--force does it all the same.",
@@ -78,10 +77,3 @@ async def _change(scheduler: str, name: str, to: RoleName, wait_s: float, force:
     if reply.unfinished:
         raise CliError(f"{name} is {to} now; {reply.unfinished} requests of before go on")
     typer.echo(f"{name} is {to} now")
-
-
-def _serves(roles: Sequence[int]) -> bool:
-    """Whether engines of these roles bring a request to its end."""
-    from hostless.v1.scheduler_pb2 import ROLE_DECODE, ROLE_PREFILL, ROLE_UNIFIED
-
-    return ROLE_UNIFIED in roles or {ROLE_PREFILL, ROLE_DECODE} <= set(roles)

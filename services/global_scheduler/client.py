@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,6 +19,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_TABLE_S = 5.0
+
+
+def bring_to_end(roles: Iterable[int]) -> bool:
+    """Whether engines of these roles (pb.Role) bring a request to its end: one that does it all, or one that prefills
+    and one that decodes."""
+    found = set(roles)
+    return pb.ROLE_UNIFIED in found or {pb.ROLE_PREFILL, pb.ROLE_DECODE} <= found
 
 
 class SchedulerUnavailable(Exception):

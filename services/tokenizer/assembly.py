@@ -11,6 +11,7 @@ from services.common import metrics, rpc
 from services.global_scheduler.client import SchedulerClient
 from services.kvstore.client import StoreClient
 from services.tokenizer.attachment import AttachmentSettings
+from services.tokenizer.attempt import Attempts
 from services.tokenizer.conductor import Conductor
 from services.tokenizer.encoding import EncodingPool
 from services.tokenizer.engine_pool import EnginePool
@@ -47,7 +48,7 @@ class Tokenizer:
             self.encoding,
             self.kv,
             self.placer,
-            self.pool,
+            Attempts(self.pool, self.metrics, settings.engine_wait_s),
             self.metrics,
             settings.engine_wait_s,
         )

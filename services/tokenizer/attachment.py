@@ -12,7 +12,7 @@ from services.fabric.ring import EngineState, EngineStatus, Share
 from services.fabric.transports import open_region
 from services.gpu_backend.client import EngineCallError, EngineClient, EngineUnavailable, LeaseEnded
 from services.tokenizer.pacing import PollSettings
-from services.tokenizer.ring_driver import Deliver, Published, RingDriver, RingOnLoop
+from services.tokenizer.ring_driver import Attached, Deliver, Published, RingDriver, RingOnLoop
 from services.tokenizer.ring_share import RingShare
 from services.tokenizer.ring_thread import RingOnThread
 from services.tokenizer.submission import RingRequest, Submitted
@@ -60,8 +60,8 @@ class Attachment:
         self._deadline = 0.0
         self._extend(attached_at)
         self._share = share
-        driver: type[RingOnThread | RingOnLoop] = RingOnThread if share.region.mapped() is None else RingOnLoop
-        self._driver: RingDriver = driver(share, deliver, self._may_write, settings.poll, clock)
+        ring = Attached(share, deliver, self._may_write, settings.poll, clock)
+        self._driver: RingDriver = RingOnThread(ring) if share.region.mapped() is None else RingOnLoop(ring)
         self._ended = asyncio.Event()  # set with `lost`
         self.status = share.status
         self.lost: str | None = None

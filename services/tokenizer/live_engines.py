@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from hostless.v1 import scheduler_pb2 as pb
+from services.global_scheduler.client import bring_to_end
 from services.tokenizer.errors import RequestError, unavailable
 from services.tokenizer.prompt import Limits
 
@@ -36,9 +37,8 @@ class LiveEngines:
         return sorted({info.model for info in self.engines.values() if info.role != pb.ROLE_DECODE})
 
     def complete(self, model: str) -> bool:
-        """Whether live engines can bring a request to its end: one that does it all, or one of each role."""
-        roles = {info.role for info in self.engines.values() if info.model == model}
-        return pb.ROLE_UNIFIED in roles or {pb.ROLE_PREFILL, pb.ROLE_DECODE} <= roles
+        """Whether live engines can bring a request to its end."""
+        return bring_to_end(info.role for info in self.engines.values() if info.model == model)
 
     def unserved(self, model: str) -> RequestError:
         """Why nobody serves the model: never offered (404), or not now (503)."""

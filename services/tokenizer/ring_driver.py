@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Protocol
 
 from services.fabric.ring import EngineStatus
@@ -20,6 +21,17 @@ Published = Callable[[list[Submitted]], None]
 
 MayWrite = Callable[[], None]
 """Raises when the lease no longer lets this front end write. For any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What a driver works with: a share of a ring, whom it tells, whether it may write, and when it looks."""
+
+    share: RingShare
+    deliver: Deliver
+    may_write: MayWrite
+    pace: PollSettings
+    clock: Callable[[], float]
 
 
 class RingDriver(Protocol):
@@ -51,16 +63,8 @@ class RingDriver(Protocol):
 class RingOnLoop:
     """For shared memory, where an operation is a few instructions: each is done at once, and raises at once."""
 
-    def __init__(
-        self,
-        share: RingShare,
-        deliver: Deliver,
-        may_write: MayWrite,
-        pace: PollSettings,
-        clock: Callable[[], float],
-    ) -> None:
-        self._share, self._deliver, self._may_write = share, deliver, may_write
-        self._pace, self._clock = pace, clock
+    def __init__(self, ring: Attached) -> None:
+        self._ring, self._share = ring, ring.share
         self._work = asyncio.Event()
 
     def submit(self, requests: Sequence[RingRequest], published: Published) -> None:
@@ -84,18 +88,19 @@ class RingOnLoop:
         self._share.close()
 
     async def _poll_with(self, timer: FineTimer) -> None:
-        pace, coarse = AdaptivePoll(self._pace), self._pace.busy_s
+        ring = self._ring
+        pace, coarse = AdaptivePoll(ring.pace), ring.pace.busy_s
         while True:
-            self._may_write()  # completion releases slots
+            ring.may_write()  # completion releases slots
             if not self._share.in_flight:
                 self._work.clear()
                 await self._work.wait()
-                pace.begin(self._clock())
+                pace.begin(ring.clock())
                 continue
             progress, more = self._share.poll()
             if progress:
-                self._deliver(progress)
-            wait = pace.polled(self._clock(), bool(progress))
+                ring.deliver(progress)
+            wait = pace.polled(ring.clock(), bool(progress))
             if wait < coarse and not more:
                 await timer.sleep(wait)
             else:

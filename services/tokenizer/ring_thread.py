@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from services.fabric.ring import EngineStatus
-from services.tokenizer.pacing import AdaptivePoll, PollSettings
+from services.tokenizer.pacing import AdaptivePoll
 from services.tokenizer.reader import Progress
-from services.tokenizer.ring_driver import Deliver, MayWrite, Published
-from services.tokenizer.ring_share import RingShare
+from services.tokenizer.ring_driver import Attached, Published
 from services.tokenizer.submission import RingRequest, Submitted
 
 NEWS_AHEAD = 4
@@ -24,17 +23,10 @@ class RingOnThread:
     What waits for the thread is bounded: a burst, a status, and a cancel for each request in flight.
     """
 
-    def __init__(
-        self,
-        share: RingShare,
-        deliver: Deliver,
-        may_write: MayWrite,
-        pace: PollSettings,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, ring: Attached) -> None:
         """Use it on the running event loop only. The thread ends with close(), or by itself when the ring fails."""
-        self._share, self._deliver, self._may_write = share, deliver, may_write
-        self._pace, self._clock = AdaptivePoll(pace), clock
+        self._share, self._deliver, self._may_write = ring.share, ring.deliver, ring.may_write
+        self._pace, self._clock = AdaptivePoll(ring.pace), ring.clock
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # None: stop
         self._room = threading.Semaphore(NEWS_AHEAD)

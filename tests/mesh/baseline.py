@@ -6,7 +6,12 @@ from services.kvstore.client import StoreClient, StoreStats
 from tests.mesh.harness import Client
 
 BASELINE_S = 60.0
-LINKS = re.compile(r'^hostless:engine_kv_link_bytes_total\{.*link="(\w+)"\} (\S+)$', re.M)
+LINKS = re.compile(r'^hostless:engine_kv_link_bytes_total\{.*link="(\w+)".*\} (\S+)$', re.M)
+
+
+def link_bytes(page: str) -> dict[str, int]:
+    """KV bytes that an engine has moved over each link, of its /metrics."""
+    return {link: int(float(count)) for link, count in LINKS.findall(page)}
 
 
 def engines(c: Client) -> list[str]:
@@ -22,8 +27,8 @@ async def moved(c: Client) -> dict[str, int]:
     """Bytes over each link, all engines together."""
     found: dict[str, int] = {}
     for name in engines(c):
-        for link, count in LINKS.findall(await page(c, name)):
-            found[link] = found.get(link, 0) + int(float(count))
+        for link, count in link_bytes(await page(c, name)).items():
+            found[link] = found.get(link, 0) + count
     return found
 
 

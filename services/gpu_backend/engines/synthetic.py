@@ -149,17 +149,17 @@ class SyntheticEngine:
                 self._pace.restart()
             active = active & ~np.isin(lanes, list(layers.lost))
             place = layer % self._resident
-            self._compute(view, active, slice(place, place + 1))
+            self._compute(view, active, slice(place, place + 1), layer)
             self._pace.spend(seconds / self._model.layers)
             layers.end(layer)
         return active
 
-    def _compute(self, view: StepView, active: NDArray[np.bool_], places: slice) -> None:
-        """The new tokens' KV in these places of their pages."""
+    def _compute(self, view: StepView, active: NDArray[np.bool_], places: slice, layer: int | None = None) -> None:
+        """The new tokens' KV in these places of their pages: in one of `layer`, or, without, in those of all."""
         counts = view.sequences["token_count"][: view.sequence_count] * active
         if self._settings.verify:
             for i in np.flatnonzero(active):
-                self._verify(view, int(i), places)
+                self._verify(view, int(i), places, layer)
         self._write_singles(view, np.flatnonzero(counts == 1), places)
         for i in np.flatnonzero(counts > 1):
             self._write_chunk(view, int(i), places)
@@ -212,16 +212,16 @@ class SyntheticEngine:
         self._kv[pages, places, 0, offsets, 0] = tokens[:, None]
         self._kv[pages, places, 1, offsets, 0] = hashes[:, None]
 
-    def _verify(self, view: StepView, index: int, places: slice) -> None:
+    def _verify(self, view: StepView, index: int, places: slice, layer: int | None) -> None:
         row = view.sequences[index]
         position = int(row["position"])
         pages = view.block_tables[row["lane"], : (position + PAGE_TOKENS - 1) // PAGE_TOKENS]
         expected = chain(0, self._kv[pages, places.start or 0, 0, :, 0].reshape(-1)[:position], self._powers)
-        for layer in range(self._resident)[places]:
-            wrong = np.flatnonzero(self._kv[pages, layer, 1, :, 0].reshape(-1)[:position] != expected)
+        for place in range(self._resident)[places]:
+            wrong = np.flatnonzero(self._kv[pages, place, 1, :, 0].reshape(-1)[:position] != expected)
             if len(wrong):
-                at = int(wrong[0])
+                at, found = int(wrong[0]), place if layer is None else layer
                 raise EngineError(
                     f"slot {row['slot']}, lane {row['lane']}: KV at position {at} (page {pages[at // PAGE_TOKENS]}) "
-                    f"of layer {layer} does not follow from the {at} tokens before it: a wrong or stale page"
+                    f"of layer {found} does not follow from the {at} tokens before it: a wrong or stale page"
                 )
