@@ -1,5 +1,6 @@
 """Energy that a GPU has used, by NVML."""
 
+import os
 from typing import Any
 
 
@@ -7,6 +8,9 @@ class Energy:
     """In joules since some moment; None where NVML is not there or does not count."""
 
     def __init__(self, ordinal: int = 0) -> None:
+        """ordinal: among the GPUs that this process sees."""
+        if seen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+            ordinal = int(seen.split(",")[ordinal])  # NVML sees all
         self._nvml: Any = None
         try:
             import pynvml
