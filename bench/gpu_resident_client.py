@@ -87,6 +87,11 @@ class Engine:
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
+    def traffic(self, command: str) -> dict[str, Any]:
+        """Of gpu_kv_traffic_mover.py, to the engine's process."""
+        self._tell(command)
+        return self._answer(30)
+
     def counters(self) -> dict[str, int]:
         time.sleep(0.02)  # a report of the scheduler on the GPU may be some ms old
         self._tell("steps")

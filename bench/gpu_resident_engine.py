@@ -19,6 +19,7 @@ import torch
 from cuda.bindings import driver as cuda
 from cuda.bindings import nvrtc
 
+from bench.gpu_kv_traffic_mover import Mover, obey
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import RingGeometry, RingOwner
 from services.gpu_backend.device import driver
@@ -70,6 +71,8 @@ class Wanted:
     max_context: int = 5184
     pages: int = 0
     """0: for all lanes."""
+    traffic_blocks: int = 0
+    """KV blocks that bench/gpu_kv_traffic.py moves at a time; 0: none."""
 
 
 class Scheduler(Protocol):
@@ -181,12 +184,15 @@ def main() -> None:
         region, geometry, epoch=1, max_context=wanted.max_context, vocab_size=model.config.vocab,
         page_count=settings.pages,
     )  # fmt: skip
-    memory = driven = None
+    memory = driven = mover = None
     scheduler: Scheduler
     if wanted.form == "resident":
         device = Device()
         memory = HostRing(ring.buffer)
         engine.allocate(settings.pages, settings.lanes, settings.step_tokens)
+        if wanted.traffic_blocks:
+            size = engine.geometry
+            mover = Mover(device, wanted.traffic_blocks, size.block_bytes, size.layers)
         scheduler = DeviceScheduler(
             memory, engine, settings, max_context=wanted.max_context, device=device,
             device_settings=DeviceSettings(deadline_s=wanted.deadline_s),
@@ -209,13 +215,19 @@ def main() -> None:
     }
     started["gpu"], started["torch"] = torch.cuda.get_device_name(), torch.__version__
     started["model_s"], started["capture_s"] = took["model"] - took["begin"], took["captured"] - took["model"]
+    if mover is not None:
+        started["traffic"] = [wanted.traffic_blocks, mover.pages.block_bytes, mover.pages.layers, mover.handle.hex()]
     print(json.dumps(started), flush=True)
     try:
         for line in sys.stdin:
             if line.strip() == "end":
                 break
-            print(json.dumps(said(scheduler, driven)), flush=True)
+            words = line.split()
+            answer = obey(mover, words) if mover and words[0] != "steps" else said(scheduler, driven)
+            print(json.dumps(answer), flush=True)
     finally:
+        if mover is not None:
+            mover.stop()
         scheduler.stop(20)
         scheduler.check()
         np.save(wanted.stamps, engine.stamps.cpu().numpy())
@@ -223,6 +235,8 @@ def main() -> None:
         if isinstance(scheduler, DeviceScheduler):
             last["launch_errors"] = scheduler.launch_errors
             scheduler.close()
+        if mover is not None:
+            mover.pages.close()
         engine.close()
         if memory is not None:
             memory.close()
