@@ -18,6 +18,9 @@ from services.gpu_backend.device.driver import CudaError, Device
 
 log = logging.getLogger(__name__)
 
+_SHARED_HERE: dict[bytes, int] = {}
+"""Handles of this process's own memory, which CUDA opens in other processes only, and its addresses."""
+
 
 class DevicePages:
     """`LayerPages` of one pool: pages one behind the other from `address` on. Raises CudaError where the GPU fails."""
@@ -81,6 +84,8 @@ class DevicePages:
 
     def reach(self, handle: bytes) -> int:
         """The address here of what another process shares. Raises OSError where this GPU can't reach that one's."""
+        if (address := _SHARED_HERE.get(handle)) is not None:
+            return address
         with self._reaching:
             if handle not in self._reached:
                 self._device.use()
@@ -133,3 +138,4 @@ class SharedPages(DevicePages):
         super().__init__(device, address, pages, block_bytes)
         self.address = address
         self.handle = driver.handle_of(address)
+        _SHARED_HERE[self.handle] = address

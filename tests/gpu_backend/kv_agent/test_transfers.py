@@ -12,7 +12,7 @@ from services.fabric.errors import StaleRegion
 from services.fabric.gate import GateKey
 from services.fabric.hosting import SHARED_MEMORY
 from services.fabric.transports import open_region
-from services.gpu_backend.kv_agent import AgentCounters, AgentSettings, HostPages
+from services.gpu_backend.kv_agent import AgentCounters, AgentSettings, HostPages, Pages
 from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, Share
 from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.handover import TransferFailed
@@ -36,9 +36,13 @@ class End:
     def __init__(self) -> None:
         self.pages = np.zeros((PAGES, BLOCK_BYTES), np.uint8)
         self.orders, self.counters = FakeOrders(self.pages), AgentCounters()
+        self.kv_pages = self.pages_of()
+
+    def pages_of(self) -> Pages:
+        return HostPages(self.pages)
 
     def shared(self, store: StoreClient, settings: AgentSettings) -> Shared:
-        pages, health = HostPages(self.pages), StoreHealth(1.0)
+        pages, health = self.kv_pages, StoreHealth(1.0)
         held = HeldBlocks(settings.held_bytes, BLOCK_BYTES)
         return Shared(self.orders, pages, store, health, self.counters, settings, "test", SHARED_MEMORY, LAYERS, held)
 
