@@ -2,14 +2,17 @@
 back to host memory."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
 
 from services.fabric.gate import this_machine
+from services.fabric.transports import open_region
 from services.gpu_backend.kv_agent.pages import Pages
 from services.gpu_backend.kv_agent.receiver import UnknownTransfer
+from services.gpu_backend.scheduler.orders import KvOrderKind
 from services.kvstore.client import Readout
 from tests.gpu_backend.kv_agent import test_transfers as transfers
 from tests.gpu_backend.kv_agent.fake_device import FakeDevicePages
@@ -35,7 +38,7 @@ async def handed_over(p: Pair, transfer: int = 7, generation: int = 1) -> None:
     assert await p.answer(p.prefill, 1, generation) == 4
     assert await p.answer(p.decode, 2, generation) == 41 + 1
     p.decode.pages[:] = 0
-    assert p.receiver.fill(p.decode.order(transfers.KvOrderKind.LOAD, 2, generation, [9, 3, 5, 1]))
+    assert p.receiver.fill(p.decode.order(KvOrderKind.LOAD, 2, generation, [9, 3, 5, 1]))
     assert await p.answer(p.decode, 2, generation) == 4
     assert np.array_equal(p.decode.pages[[9, 3, 5, 1]], p.prefill.pages[:4])
     p.sender.forget(1, generation)
@@ -65,7 +68,7 @@ async def test_another_machine_is_given_host_memory_with_the_hit_in_it() -> None
     class Store(FakeStore):
         async def read(self, lease_id: int, first: int, count: int, *rest: Any) -> Readout:
             _, target, offset, _ = rest
-            with transfers.contextlib.closing(transfers.open_region(target)) as region:
+            with contextlib.closing(open_region(target)) as region:
                 region.write(offset, b"".join(bytes([first + at]) * BLOCK_BYTES for at in range(count)))
             return Readout(count)
 
@@ -79,7 +82,7 @@ async def test_another_machine_is_given_host_memory_with_the_hit_in_it() -> None
         place, hit = await p.receiver.open(7, BLOCK_BYTES, "")
         assert not place.on_device
         assert hit == range(2)
-        with transfers.contextlib.closing(transfers.open_region(place.region)) as region:
+        with contextlib.closing(open_region(place.region)) as region:
             assert region.read(0, 2 * BLOCK_BYTES) == bytes(BLOCK_BYTES) + b"\1" * BLOCK_BYTES
         p.receiver.forget(2, 1)
         assert p.receiver.memory.free == p.receiver.memory.size
