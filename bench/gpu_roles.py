@@ -3,8 +3,8 @@
     hostless up --engine cuda --model MODEL --port 0 -- python -m bench.gpu_roles OUT.json unified
     hostless up --engine cuda --model MODEL --port 0 --prefill 1 --decode 1 -- python -m bench.gpu_roles OUT.json apart
 
-With HOSTLESS_GPU_BACKEND_LAYERWISE=0 it is "apart by blocks". Where there is one GPU, both engines share it with
---scheduler host; then --only-hand-overs.
+Under other names: by blocks, with HOSTLESS_GPU_BACKEND_LAYERWISE=0; from GPU to GPU, with
+HOSTLESS_GPU_BACKEND_RECEIVE_BUFFER_MEMORY=device.
 
 Answers are compared one at a time: with others in its batch a sequence's bfloat16 sums are taken in another order.
 """
@@ -17,7 +17,7 @@ import random
 import statistics
 import threading
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ LENGTHS = (5, 63, 64, 65, 200, 640, 1000, 1500, 2048, 3000)
 ANSWER = 48
 DECODES, DECODED = 12, 1200
 """Long decodes at once, and their tokens; a few more still fit the same graph, of 16."""
+PARTS = ("hand-overs", "answers", "decodes")
 HANDED_OVER = (1000, 2000, 8000)
 EACH = 7
 """Prompts of each of these lengths, one after the other; the first is not counted."""
@@ -92,13 +93,27 @@ def hand_overs(url: str, model: str, lengths: Sequence[int]) -> dict[str, Any]:
     return found
 
 
+def compare(url: str, model: str, found: dict[str, Any], name: str, keep: Callable[[str, Any], None]) -> None:
+    """Answers, with those of one engine for both."""
+    answers, firsts = [], []
+    for number, length in enumerate(LENGTHS):
+        text, stamps = stream(url, model, prompt_of(length, number), ANSWER)
+        answers.append(text)
+        firsts.append(round(1e3 * stamps[0], 1))
+    keep("ttft_ms", dict(zip(map(str, LENGTHS), firsts, strict=True)))
+    keep("answers", answers)
+    if name != "unified" and "unified" in found:
+        equal = sum(a == b for a, b in zip(answers, found["unified"]["answers"], strict=True))
+        keep("equal", f"{equal} of {len(answers)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("name", choices=("unified", "apart", "apart by blocks"))
+    parser.add_argument("name", help="unified, or any other for engines apart")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="+", default=HANDED_OVER, help="of prompts that are handed over")
-    parser.add_argument("--only-hand-overs", action="store_true")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     given = parser.parse_args()
     url = os.environ["HOSTLESS_URL"]
     with urllib.request.urlopen(url + "/v1/models", timeout=10) as answer:
@@ -111,20 +126,11 @@ def main() -> None:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
         print(given.name, part, json.dumps(value)[:300], flush=True)
 
-    keep("hand-overs", hand_overs(url, model, given.lengths))
-    if given.only_hand_overs:
-        return
-    answers, firsts = [], []
-    for number, length in enumerate(LENGTHS):
-        text, stamps = stream(url, model, prompt_of(length, number), ANSWER)
-        answers.append(text)
-        firsts.append(round(1e3 * stamps[0], 1))
-    keep("ttft_ms", dict(zip(map(str, LENGTHS), firsts, strict=True)))
-    keep("answers", answers)
-    if given.name == "apart" and "unified" in found:
-        equal = sum(a == b for a, b in zip(answers, found["unified"]["answers"], strict=True))
-        keep("equal", f"{equal} of {len(answers)}")
-    for traffic in (False, True) * given.repeats:
+    if "hand-overs" in given.parts:
+        keep("hand-overs", hand_overs(url, model, given.lengths))
+    if "answers" in given.parts:
+        compare(url, model, found, given.name, keep)
+    for traffic in (False, True) * (given.repeats if "decodes" in given.parts else 0):
         name = "decodes with KV traffic" if traffic else "decodes alone"
         keep(name, [*mine.get(name, []), decodes(url, model, traffic)])
 

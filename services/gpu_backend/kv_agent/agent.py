@@ -1,6 +1,7 @@
 """The agent: takes the scheduler's orders and hands them to loader, storer, sender and receiver."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -30,6 +31,8 @@ from services.kvstore.client import StoreClient
 
 GROWTH = 1.2
 """Of the pause between two looks, each time there was nothing to do."""
+DUE_S, DUE_POLL_S = 0.05, 0.001
+"""For so long, so often an order is looked for that follows at once from what has just happened: a client waits."""
 
 
 class KvAgent:
@@ -73,8 +76,9 @@ class KvAgent:
         self._sender = Sender(shared, peers, by_layers) if peers else None
         self._loader = Loader(shared, self._sender)
         self._whole_pages = not (layer_counters and layer_counters.windowed)
-        self._storer, self.receiver = Storer(shared), Receiver(shared)
+        self._storer, self.receiver = Storer(shared), Receiver(shared, self._order_is_due)
         self._wanted = asyncio.Event()  # an order is awaited
+        self._due_until = 0.0
 
     @property
     def read_queue_tokens(self) -> int:
@@ -109,8 +113,9 @@ class KvAgent:
                     self._obey(order)
                 if len(fresh) or len(self._chains):
                     pause_s = self._settings.busy_poll_s
+                due = time.monotonic() < self._due_until
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s):
+                    async with asyncio.timeout(DUE_POLL_S if due else pause_s):
                         await self._wanted.wait()
                 self._wanted.clear()
                 pause_s = min(pause_s * GROWTH, self._idle_poll_s)
@@ -135,6 +140,12 @@ class KvAgent:
     def _heard(self, passes: Sequence[Pass]) -> None:
         if self._sender and self._sender.heard(passes):
             self._wanted.set()
+        if any(one.over and one.last for one in passes):
+            self._order_is_due()
+
+    def _order_is_due(self) -> None:
+        self._due_until = time.monotonic() + DUE_S
+        self._wanted.set()
 
     def _obey(self, order: Any) -> None:
         number = self._in_order.enter()

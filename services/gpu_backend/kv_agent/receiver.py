@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +70,9 @@ class Receiver:
     never another prompt's bytes (receive_buffers.py).
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, filled: Callable[[], None] = lambda: None) -> None:
+        """filled: called when a prompt is whole, so that the order to fill its pages will come."""
+        self._filled = filled
         self._orders, self._kv_pages, self._client = shared.orders, shared.kv_pages, shared.client
         self._health, self._counters, self._settings = shared.health, shared.counters, shared.settings
         self._held = shared.held
@@ -157,6 +160,7 @@ class Receiver:
         self._settle(inbound)
         self._orders.answer_load(inbound.order, first_token + 1)
         self._counters.prompts_received += 1
+        self._filled()
 
     # --- life ---
 
