@@ -4,7 +4,14 @@
 class CliError(Exception):
     """What went wrong, and (hint) what to do about it. The command ends with `exit_code`."""
 
-    def __init__(self, message: str, hint: str = "", exit_code: int = 1) -> None:
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
-        self.exit_code = exit_code
+
+
+class UsageError(CliError):
+    """An option, an argument, a setting or a port is wrong: nothing was begun."""
+
+    exit_code = 2

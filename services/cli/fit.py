@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from services.cli.console import terminal
-from services.cli.errors import CliError
+from services.cli.errors import CliError, UsageError
 from services.cli.up import EngineKind
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _numbers(name: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise CliError(f"--{name} {text}: not numbers with commas between", exit_code=2) from None
+        raise UsageError(f"--{name} {text}: not numbers with commas between") from None
 
 
 def _measured(arguments: Sequence[str], contexts: list[int], chunks: list[int], repeats: int) -> "list[Sample]":

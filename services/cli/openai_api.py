@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from services.cli.errors import CliError
+from services.cli.errors import CliError, UsageError
 
 TIMEOUT_S = 600.0
 """Longest silence of the server."""
@@ -32,7 +32,7 @@ class OpenAiApi:
     def __init__(self, url: str, api_key: str = "", timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CliError(f"{url!r} is not the URL of a server", "Like http://127.0.0.1:8000", exit_code=2)
+            raise UsageError(f"{url!r} is not the URL of a server", "Like http://127.0.0.1:8000")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._netloc, self._timeout_s = parts.netloc, timeout_s

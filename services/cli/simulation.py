@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from services.cli.console import terminal
-from services.cli.errors import CliError
+from services.cli.errors import UsageError
 
 if TYPE_CHECKING:  # they take their time to load, which only these commands should pay
     from services.global_scheduler.simulator.cluster import Cluster
@@ -34,7 +34,7 @@ class Ask:
 
 
 def cluster_of(model: str, nodes: str, hardware: str, storage_nics: int) -> "Cluster":
-    """Groups as large as the cluster. Raises CliError or ValueError."""
+    """Groups as large as the cluster. Raises UsageError or ValueError."""
     import re
     from dataclasses import replace
 
@@ -44,7 +44,7 @@ def cluster_of(model: str, nodes: str, hardware: str, storage_nics: int) -> "Clu
 
     parts = re.fullmatch(r"(\d+)[Pp](\d+)[Dd]", nodes)
     if not parts:
-        raise CliError(f"--nodes {nodes}: not understood", "write prefill and decode nodes as 2P4D")
+        raise UsageError(f"--nodes {nodes}: not understood", "write prefill and decode nodes as 2P4D")
     node = load_hardware(hardware)
     if storage_nics:
         node = replace(node, storage_nics=storage_nics)
@@ -53,14 +53,14 @@ def cluster_of(model: str, nodes: str, hardware: str, storage_nics: int) -> "Clu
 
 
 def workload_of(name: str, seed: int) -> "Workload":
-    """Trajectories by the name of their statistics, or from a file. Raises CliError or ValueError."""
+    """Trajectories by the name of their statistics, or from a file. Raises UsageError or ValueError."""
     from services.global_scheduler.simulator.importing import read_mooncake
     from services.global_scheduler.simulator.workload import PUBLISHED, generate
 
     if name in PUBLISHED:
         return generate(PUBLISHED[name], seed)
     if not Path(name).exists():
-        raise CliError(f"workload {name}: neither published ({', '.join(PUBLISHED)}) nor a file here")
+        raise UsageError(f"workload {name}: neither published ({', '.join(PUBLISHED)}) nor a file here")
     return read_mooncake(Path(name))
 
 
@@ -87,7 +87,9 @@ def show(outcomes: "Sequence[Outcome]", out: Path | None) -> None:
     from services.global_scheduler.simulator.tables import row, write
 
     rows: list[Row] = [{**row(o), "speedup": round(outcomes[0].jct_s / o.jct_s, 3)} for o in outcomes]
-    table = Table(*rows[0])
+    table = Table()
+    for name, value in rows[0].items():  # a name is whole, figures go over lines where the terminal is narrow
+        table.add_column(name, overflow="fold", no_wrap=isinstance(value, str))
     for each in rows:
         table.add_row(*map(str, each.values()))
     terminal().print(table)
@@ -109,4 +111,4 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise CliError(str(error)) from error
+        raise UsageError(str(error)) from error

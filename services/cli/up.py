@@ -12,10 +12,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from services.cli.errors import CliError
+from services.cli.errors import CliError, UsageError
 from services.cli.mesh import log_tail, ports, session
+from services.cli.mesh.checks import check
 from services.cli.mesh.console import ConsoleReporter
-from services.cli.mesh.plan import HOST, MeshOptions, mesh_plan, ports_needed, reachable
+from services.cli.mesh.plan import HOST, MeshOptions, ServicePlan, mesh_plan, ports_needed, reachable
 from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService
 from services.cli.mesh.supervisor import Member, StartFailed, Supervisor
 from services.cli.openai_api import OpenAiApi
@@ -31,6 +32,13 @@ class SchedulerKind(StrEnum):
     device = "device"
     host = "host"
     host_overlap = "host-overlap"
+
+
+class LogLevel(StrEnum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
 
 
 def up(
@@ -73,7 +81,7 @@ def up(
     ] = "",
     kvstore: Annotated[bool, typer.Option(help="Keep KV blocks, so that long prompts are not computed twice.")] = True,
     grace: Annotated[float, typer.Option(help="Seconds that running requests have when stopping.", min=0)] = 10.0,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[LogLevel, typer.Option(help="Of the services.")] = LogLevel.info,
 ) -> None:
     """Start all services on this machine; Ctrl-C stops them.
 
@@ -110,14 +118,16 @@ def up(
         threads=max(1, len(os.sched_getaffinity(0)) // count) if count > 1 else 0,
         rate=rate,
         grace_s=grace,
-        log_level=log_level,
+        log_level=log_level.value,
     )
     inner = _inner_ports(options, base_port)
     ports.require_free(host, options.port, "of the gateway, --port")
+    plans = mesh_plan(options, inner)
+    check(plans)
     console = Console(stderr=True, highlight=False)
     folder = RunFolder()
     try:
-        code = asyncio.run(_run(options, inner, folder, console, command or []))
+        code = asyncio.run(_run(options, plans, folder, console, command or []))
     except StartFailed as error:
         tail = "\n".join(f"    {line[:300]}" for line in log_tail.read(folder.log(error.name), 15))
         raise CliError(f"{error.name} {error}", f"The end of {folder.log(error.name)}:\n{tail}") from None
@@ -128,15 +138,15 @@ def up(
 
 def _check_roles(prefill: int, decode: int, engines: int, kvstore: bool) -> None:
     if bool(prefill) != bool(decode):
-        raise CliError("--prefill and --decode belong together", "An engine of each kind is needed to serve a request.")
+        raise UsageError("--prefill and --decode belong together", "It takes an engine of each to serve a request.")
     if prefill and engines > 1:
-        raise CliError("--engines and --prefill exclude each other", "--prefill and --decode say how many there are.")
+        raise UsageError("--engines and --prefill exclude each other", "--prefill and --decode say how many there are.")
     if prefill and not kvstore:
-        raise CliError("--prefill and --decode need the KV store", "Leave --no-kvstore out.")
+        raise UsageError("--prefill and --decode need the KV store", "Leave --no-kvstore out.")
 
 
 async def _run(
-    options: MeshOptions, inner: list[int], folder: RunFolder, console: Console, command: Sequence[str]
+    options: MeshOptions, plans: list[ServicePlan], folder: RunFolder, console: Console, command: Sequence[str]
 ) -> int:
     url = f"http://{reachable(options.host)}:{options.port}"
     reporter = ConsoleReporter(console)
@@ -154,8 +164,8 @@ async def _run(
         else:
             console.print(_sample(url, _model(url)), markup=False, soft_wrap=True)
 
-    supervisor = Supervisor(mesh_plan(options, inner), folder.log, reporter, publish)
-    console.print(f"starting {len(options.roles) + 3 + options.kvstore} services")
+    supervisor = Supervisor(plans, folder.log, reporter, publish)
+    console.print(f"starting {len(plans)} services")
     try:
         return await session.run(supervisor, ready, command, url)
     finally:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import _ring, region_file
-from services.fabric.errors import NotARegion, OutOfBounds, StaleRegion, WrongKey
+from services.fabric.errors import FabricError, NotARegion, OutOfBounds, StaleRegion, WrongKey
 from services.fabric.operations import CompareSwap, FetchAdd, Operation, Read, TrafficClass, Write
 from services.fabric.remote_region import RemoteRegion
 from services.fabric.rights import Rights, permit, permit_all, too_many
@@ -55,6 +55,8 @@ class SharedMemoryRegion(RemoteRegion):
     def verify(self) -> None:
         if self._keys == self._held:
             return
+        if not self._keys:
+            raise FabricError(f"region {self.descriptor.address}: it was closed here")
         _check_keys(self.descriptor, *np.frombuffer(self._keys, np.uint64).tolist())
 
     def mapped(self) -> memoryview | None:
@@ -97,7 +99,8 @@ class SharedMemoryRegion(RemoteRegion):
         return found
 
     def close(self) -> None:
-        self._bytes = memoryview(b"")  # the mapping goes with its last view
+        """Unmaps it; while views that mapped() gave are held, the last one does."""
+        self._bytes = self._keys = memoryview(b"")
 
     @contextmanager
     def _touching(self) -> Iterator[memoryview]:

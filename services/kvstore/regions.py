@@ -1,5 +1,6 @@
 """Peers' regions that the store writes to, kept open: mapping one anew costs more than reading a block into it."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from services.fabric.remote_region import RemoteRegion
 from services.fabric.transports import open_region
 from services.kvstore import _segments
 from services.kvstore.engines import StorageEngine
+
+log = logging.getLogger(__name__)
 
 _Id = tuple[str, str, int, int, int]
 
@@ -88,7 +91,7 @@ class Regions:
     def _map(self, descriptor: RegionDescriptor) -> _Open:
         region = open_region(descriptor)
         if (memory := region.mapped()) is not None:
-            _segments.guard(memory)
+            guard(memory)
             self._engine.register(memory)
         return _Open(region)
 
@@ -97,6 +100,12 @@ class Regions:
             self._engine.unregister(memory)
             _segments.unguard(memory)
         entry.region.close()
+
+
+def guard(memory: memoryview) -> None:
+    """A peer that cuts this memory short then spoils its own requests, not this process; until _segments.unguard."""
+    if not _segments.guard(memory):
+        log.warning("memory is not guarded: a peer that cuts it short ends this store", extra={"bytes": len(memory)})
 
 
 def _alive(region: RemoteRegion) -> bool:

@@ -12,6 +12,7 @@ from services.kvstore.block import Block
 from services.kvstore.disk import Disk
 from services.kvstore.engines import Write
 from services.kvstore.leases import Leases
+from services.kvstore.regions import guard
 from services.kvstore.tickets import Slab, Ticket, Tickets
 
 
@@ -46,7 +47,7 @@ class Writer:
         self._memory = region.view.data
         self.tickets = Tickets(self._slab, epoch)
         self.draining = False
-        _segments.guard(self._memory)
+        guard(self._memory)
         disk.engine.register(self._memory)
 
     @property

@@ -1,12 +1,18 @@
 """`hostless sim` and `hostless plan` on a trace that runs in a moment."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
-from services.cli.errors import CliError
+from services.cli.errors import CliError, UsageError
 from services.cli.main import app
 
 RUNNER = CliRunner()
@@ -49,15 +55,44 @@ def test_sweep_over_nodes(trace: str) -> None:
         (["run", "--workload", "nowhere"], "neither published"),
         (["run", "--model", "gpt"], "has no shape"),
         (["sweep", "--over", "luck"], "--over luck: not known"),
+        (["sweep", "--values", "1,many"], "'many'"),
     ],
 )
 def test_errors_name_what_is_wrong(arguments: list[str], words: str) -> None:
     done = RUNNER.invoke(app, ["sim", *arguments])
-    assert isinstance(done.exception, CliError)
+    assert isinstance(done.exception, UsageError)
     assert words in str(done.exception)
+
+
+def test_no_name_is_cut_where_the_terminal_is_narrow(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.cli.simulation.terminal", lambda: Console(width=80, highlight=False))
+    done = RUNNER.invoke(app, ["sim", "compare", *SMALL, "--workload", trace, "--systems", "basic,dualpath-rr"])
+    assert done.exit_code == 0, done.output
+    assert "dualpath-rr" in done.output
+    assert "…" not in done.output
 
 
 def test_plan_refuses_part_of_a_node() -> None:
     done = RUNNER.invoke(app, ["plan", "--gpus", "12"])
     assert isinstance(done.exception, CliError)
     assert "not whole nodes" in str(done.exception)
+
+
+def test_a_plan_that_is_terminated_leaves_nothing() -> None:
+    command = [sys.executable, "-m", "services.cli.main", "plan", "--gpus", "48", "--model", "ds-27b"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_for(lambda: len(children.read_text().split()) >= 2)  # a tracker of resources and a worker
+        workers = [int(pid) for pid in children.read_text().split()]
+        process.terminate()
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "leaked" not in told
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.01)

@@ -4,8 +4,8 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,18 +14,12 @@ from services.cli.chat import URL, here
 from services.cli.errors import CliError
 from services.cli.main import app
 from services.cli.mesh import log_tail, ports, run_folder
+from services.cli.mesh.checks import SETTINGS
 from services.cli.mesh.plan import HOST, MeshOptions, ServicePlan, mesh_plan, ports_needed
 from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService
 from services.cli.mesh.supervisor import Backoff
 from services.common import settings
-
-SETTINGS = {
-    "gateway": "GatewaySettings",
-    "global_scheduler": "SchedulerSettings",
-    "gpu_backend": "BackendSettings",
-    "kvstore": "StoreSettings",
-    "tokenizer": "TokenizerSettings",
-}
+from services.gpu_backend.settings import BackendSettings
 
 
 def plan(options: MeshOptions) -> list[ServicePlan]:
@@ -46,9 +40,8 @@ def test_every_service_understands_its_flags_and_finds_the_others(options: MeshO
     plans = plan(options)
     parsed = {}
     for service in plans:
-        module = service.command[2].removeprefix("services.")
-        cls = getattr(import_module(f"services.{module}.settings"), SETTINGS[module])
-        parsed[service.name] = settings.load(cls, module, service.command[3:], {})
+        own: Any = settings.load(SETTINGS[service.section], service.section, service.flags, {})
+        parsed[service.name] = own
     addresses = {service.name: service.address for service in plans}
     kvstore, scheduler = addresses.get("kvstore", ""), addresses["global_scheduler"]
     for name, own in parsed.items():
@@ -74,8 +67,7 @@ def test_engines_of_two_roles_take_the_place_of_those_that_do_it_all() -> None:
     plans = {service.name: service for service in plan(MeshOptions(prefill=2, decode=1))}
     engines = ["prefill-0", "prefill-1", "decode-0"]
     assert list(plans) == ["kvstore", "global_scheduler", *engines, "tokenizer", "gateway"]
-    backend = import_module("services.gpu_backend.settings").BackendSettings
-    roles = [settings.load(backend, "gpu_backend", plans[name].command[3:], {}).role for name in engines]
+    roles = [settings.load(BackendSettings, "gpu_backend", plans[name].flags, {}).role for name in engines]
     assert roles == ["prefill", "prefill", "decode"]
     assert plans["global_scheduler"].command[-2:] == ("--policy", "dualpath")
     chosen = plan(MeshOptions(prefill=1, decode=1, policy="basic"))[1]
@@ -94,6 +86,28 @@ def test_engines_of_two_roles_take_the_place_of_those_that_do_it_all() -> None:
 def test_roles_that_can_serve_nothing_are_refused(flags: list[str]) -> None:
     result = CliRunner().invoke(app, ["up", *flags])
     assert isinstance(result.exception, CliError)
+
+
+def test_what_a_service_would_refuse_is_said_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cli.up.RunFolder", lambda: pytest.fail("it started"))
+    for name in ("Here", "There"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+
+    def refused(*flags: str) -> CliError:
+        error = CliRunner().invoke(app, ["up", "--port", "0", *flags]).exception
+        assert isinstance(error, CliError)
+        assert error.exit_code == 2
+        return error
+
+    error = refused("--model", "nope")
+    assert "no model 'nope' in" in str(error)
+    assert "Here, There" in error.hint
+    assert "hostless pull" in error.hint
+    assert "policy" in str(refused("--engine", "synthetic", "--policy", "luck"))
+    monkeypatch.setenv("HOSTLESS_GATEWAY_MAX_QUEUE", "many")
+    assert "gateway: max-queue: 'many' is not" in str(refused("--engine", "synthetic"))
 
 
 def test_order_of_starting() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import region_file
-from services.fabric.errors import NotARegion, RegionInUse, StaleRegion, UnknownTransport, WrongKey
+from services.fabric.errors import FabricError, NotARegion, RegionInUse, StaleRegion, UnknownTransport, WrongKey
 from services.fabric.region import MemoryRegion, sweep
 from services.fabric.transports import open_region
 
@@ -49,6 +49,24 @@ def test_a_peer_reads_what_the_owner_wrote_and_the_other_way_round(tmp_path: Pat
         mapped = remote.mapped()
         assert mapped is not None
         assert len(mapped) == 5000
+
+
+def test_a_region_is_mapped_until_it_is_closed_and_no_view_is_held(tmp_path: Path) -> None:
+    def is_mapped() -> bool:
+        return str(region.path) in Path("/proc/self/maps").read_text()
+
+    with MemoryRegion.create("unmapped", 5000, directory=tmp_path) as region:
+        remote = open_region(region.descriptor())
+        mapped = remote.mapped()
+        assert mapped is not None
+        remote.close()
+        assert is_mapped()
+        mapped.release()
+        assert not is_mapped()
+        for attempt in (remote.verify, lambda: remote.read(0, 1)):
+            with pytest.raises(FabricError, match="closed here"):
+                attempt()
+        remote.close()
 
 
 def test_files_are_private_unless_asked_otherwise(tmp_path: Path) -> None:

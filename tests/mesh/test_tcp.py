@@ -46,6 +46,7 @@ def test_a_mapped_region_would_be_seen(tmp_path: Path) -> None:
         remote = open_region(region.descriptor())
         assert "ring.mine" in others_regions(os.getpid())
         remote.close()
+        assert "ring.mine" not in others_regions(os.getpid())
 
 
 def nobody_maps_others(c: Client) -> None:

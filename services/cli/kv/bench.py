@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from services.cli.console import terminal
-from services.cli.errors import CliError
+from services.cli.errors import CliError, UsageError
 from services.cli.kv.load import KvFigures, KvLoad, Rate, run
 from services.cli.kv.store import Address, ask, parse_size, size
 from services.kvstore.client import StoreClient
@@ -42,7 +42,7 @@ def bench_kv(
     """
     load = KvLoad(blocks, parse_size(block), lookups, keys, layers, readers, passes)
     if not layers <= load.block_bytes <= LARGEST_BLOCK:
-        raise CliError(f"--block: {block} is no size of a block of {layers} layers", "From a byte a layer to 1GiB")
+        raise UsageError(f"--block: {block} is no size of a block of {layers} layers", "From a byte a layer to 1GiB")
 
     async def measure(client: StoreClient) -> KvFigures:
         stats = await client.stats()

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from services.cli.console import terminal
-from services.cli.errors import CliError
+from services.cli.errors import UsageError
 from services.cli.kv import tables
 from services.cli.kv.store import Address, ask, parse_size, size
 from services.kvstore.client import StoreClient, StoredBlock, StoreStats
@@ -130,7 +130,7 @@ def gc(
         capacity = (await client.stats()).capacity_bytes
         wanted = capacity * asked // 100 if percent else asked
         if wanted > capacity:
-            raise CliError(f"{free} is more than the {size(capacity)} that the store has", "100% empties it")
+            raise UsageError(f"{free} is more than the {size(capacity)} that the store has", "100% empties it")
         reply = await client.collect(wanted)
         return reply.blocks, reply.free_bytes, wanted
 

@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 import typer
 import uvloop
 
-from services.cli.errors import CliError
+from services.cli.errors import CliError, UsageError
 from services.cli.mesh import run_folder
 from services.common import sizes
 from services.kvstore.client import StoreClient, StoreUnavailable
@@ -55,4 +55,4 @@ def parse_size(text: str) -> int:
     try:
         return sizes.parse_size(text)
     except ValueError as error:
-        raise CliError(str(error), f"For example: {sizes.EXAMPLES}", exit_code=2) from None
+        raise UsageError(str(error), f"For example: {sizes.EXAMPLES}") from None

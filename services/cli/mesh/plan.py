@@ -56,6 +56,15 @@ class ServicePlan:
     stop_s: float = STOP_S
 
     @property
+    def section(self) -> str:
+        """Whose settings it has."""
+        return self.command[2].removeprefix("services.")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return self.command[3:]
+
+    @property
     def probe(self) -> str:
         """What services/common/probe.py asks."""
         return f"http://{self.address}{self.ready_page}" if self.ready_page else self.address

@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from services.cli.errors import CliError
+from services.cli.errors import UsageError
 
 
 def free_ports(count: int, host: str) -> list[int]:
@@ -20,15 +20,15 @@ def free_ports(count: int, host: str) -> list[int]:
 
 
 def require_free(host: str, port: int, use: str) -> None:
-    """Raises CliError that names the port, its use and, where the system tells, who holds it."""
+    """Raises UsageError that names the port, its use and, where the system tells, who holds it."""
     try:
         _bound(host, port).close()
     except OverflowError:
-        raise CliError(f"{port} is not a port ({use}); ports are 1 to 65535", exit_code=2) from None
+        raise UsageError(f"{port} is not a port ({use}); ports are 1 to 65535") from None
     except OSError as error:
         who = holder(port)
         reason = f"is taken by {who}" if who else f"can't be listened on: {error.strerror}"
-        raise CliError(f"port {port} on {host} ({use}) {reason}", "Stop that, or choose another port", 2) from None
+        raise UsageError(f"port {port} on {host} ({use}) {reason}", "Stop that, or choose another port") from None
 
 
 def holder(port: int) -> str:

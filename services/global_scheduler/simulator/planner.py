@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 
 from services.global_scheduler.policy.chunk import Quota
 from services.global_scheduler.policy.ratio import BottleneckFree, Bounds, NodeShape, bottleneck_free, bounds
@@ -88,7 +89,7 @@ def plan(wish: Wish, told: Told = lambda _: None, processes: int | None = None) 
     free = bottleneck_free(shape)
     possible = list(_possible(wish, told))
     found: dict[int, Split] = {}
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    with _workers(processes) as pool:
         stride = len(possible) + 1
         while possible and stride > 1:
             rates = {nodes: split.agents_per_s for nodes, split in found.items()}
@@ -99,6 +100,19 @@ def plan(wish: Wish, told: Told = lambda _: None, processes: int | None = None) 
         if best is None or best.service is None:
             raise ValueError(f"no split of {wish.nodes} nodes holds the SLO with {wish.model.name}; use more nodes")
         return Plan(tuple(bounds(shape)), free, splits, best, *_tune(pool, wish, best, told))
+
+
+@contextmanager
+def _workers(processes: int | None) -> Iterator[Executor]:
+    """Processes that end at once when the caller is interrupted: their simulations take minutes."""
+    others = set(active_children())
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for worker in set(active_children()) - others:
+                worker.terminate()
+            raise
 
 
 def next_splits(possible: Sequence[int], rates: Mapping[int, float], stride: int) -> tuple[list[int], int]:

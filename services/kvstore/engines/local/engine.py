@@ -77,6 +77,7 @@ class LocalEngine:
         number = broken = 0
         records: list[Record] = []
         for folder in self._folders:
+            folder.remove_older()
             for its_number, nonce, path in folder.files():
                 number = max(number, its_number)
                 found, lost = self._reopen(folder, path, nonce)

@@ -42,6 +42,19 @@ class Folder:
         if not self.direct:
             log.warning("no O_DIRECT here: reads and writes go through the page cache", extra={"path": str(root)})
 
+    def remove_older(self) -> None:
+        """Segments of an older layout hold blocks that no start finds, and room."""
+        older = [path for path in self.segments.iterdir() if files.is_of_an_older_layout(path)]
+        if not older:
+            return
+        size = sum(path.stat().st_blocks * 512 for path in older)
+        for path in older:
+            path.unlink()
+        log.warning(
+            "removed segments of an older layout",
+            extra={"path": str(self.segments), "segments": len(older), "bytes": size},
+        )
+
     def files(self) -> list[tuple[int, int, Path]]:
         """Number, nonce and path of the segment files, oldest first; what else lies there (a pipe, say, whose opening
         waits) is left alone."""

@@ -22,6 +22,7 @@ from services.kvstore.engines.local.record import PAGE, Record
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{8,})-([0-9a-f]{16})\.seg")
+_OLDER_NAME, _OLDER_MAGIC = re.compile(r"\d{8,}\.seg"), b"HLSSEGM1"
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +53,14 @@ def number_and_nonce(path: Path) -> tuple[int, int] | None:
     """What a segment's name says; None: it is the name of none."""
     match = _NAME.fullmatch(path.name)
     return (int(match[1]), int(match[2], 16)) if match else None
+
+
+def is_of_an_older_layout(path: Path) -> bool:
+    """Whether a store of before wrote it, when a segment's nonce stood in its first page. Nothing reads it any more."""
+    if _OLDER_NAME.fullmatch(path.name) is None or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_OLDER_MAGIC)) == _OLDER_MAGIC
 
 
 def create(folder: Path, number: int, channels: _segments.Channels, direct: bool) -> Segment:

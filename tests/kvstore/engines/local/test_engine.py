@@ -190,6 +190,20 @@ def test_no_holes_no_store(tmp_path: Path, monkeypatch: Any) -> None:
         LocalEngine([tmp_path])
 
 
+def test_segments_of_an_older_layout_give_their_room_back(
+    make: Any, root: Path, tools: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    make().close()
+    older = [root / "0" / "segments" / f"0000000{number}.seg" for number in (1, 2)]
+    for path in older:
+        path.write_bytes(b"HLSSEGM1".ljust(8192, b"\0"))
+    with caplog.at_level("WARNING"):
+        make()
+    assert [path.exists() for path in older] == [False, False]
+    (line,) = [record for record in caplog.records if "older layout" in record.message]
+    assert (line.__dict__["segments"], line.__dict__["bytes"]) == (2, 16384)
+
+
 def test_what_is_no_segment_file_is_left_alone(root: Path, tools: Any) -> None:
     (block,) = tools.chain(1)
     engine = LocalEngine([root], SMALL)
