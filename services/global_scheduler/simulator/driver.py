@@ -9,6 +9,7 @@ from services.global_scheduler.policy.registry import make_policy
 from services.global_scheduler.policy.state import Engine, Load, Placement, Policy, Request, Role
 from services.global_scheduler.simulator.chunks import chunk_chooser
 from services.global_scheduler.simulator.cluster import Machines
+from services.global_scheduler.simulator.held import HeldContexts
 from services.global_scheduler.simulator.outcome import Outcome, outcome_of
 from services.global_scheduler.simulator.systems import System
 from services.global_scheduler.simulator.workload import BLOCK_TOKENS, Workload
@@ -49,7 +50,8 @@ def simulate(
     core = Simulation(config, workload.trace(), chunk_chooser(config.prefill, timing.quota))
     for start_s, trajectory in zip(workload.start_s.tolist(), workload.trajectory.tolist(), strict=True):
         core.add_agent(start_s, trajectory)
-    scheduler = _Scheduler(cluster, core, make_policy(system.policy, system.parameters))
+    held = HeldContexts(int(system.held_bytes / config.kv_bytes))
+    scheduler = _Scheduler(cluster, core, make_policy(system.policy, system.parameters), held)
     report_at, round_count = 0.0, 0
     while core.unfinished and core.now < until_s:
         # Rounds are on a fixed grid; those at which nothing waits are passed over.
@@ -70,8 +72,10 @@ def simulate(
 class _Scheduler:
     """The live policy's shell: engine names to numbers, as the gRPC service does with leaders' reports."""
 
-    def __init__(self, cluster: Machines, core: Simulation, policy: Policy) -> None:
+    def __init__(self, cluster: Machines, core: Simulation, policy: Policy, held: HeldContexts) -> None:
         self._core = core
+        self._held = held
+        self._asked: dict[str, tuple[int, int]] = {}  # of requests that wait: the agent, and tokens of its next context
         self._policy = policy
         self._model = cluster.model_name
         self._names = [f"e{number:05}" for number in range(cluster.nodes * cluster.engines_per_node)]
@@ -97,14 +101,21 @@ class _Scheduler:
 
     def round(self) -> None:
         submit, place, numbers, model = self._policy.submit, self._core.place, self._numbers, self._model
-        for request, _, prompt, cached, output in self._core.take_arrivals():
-            submit(Request(str(request), model, prompt, cached, output))
+        for request, agent, prompt, cached, output in self._core.take_arrivals():
+            held = self._held.of(agent)
+            self._asked[str(request)] = agent, (prompt + output - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+            submit(Request(str(request), model, prompt, cached, output, held=held))
         for decision in self._policy.decide():
             if not isinstance(decision, Placement):
                 raise ValueError(f"the cluster can't serve this workload: {decision.message}")
+            agent, context = self._asked.pop(decision.request_id)
+            # It may have waited long, and what was held when it came may be gone.
+            reused = min(decision.reused_tokens, dict(self._held.of(agent)).get(decision.decode, 0))
+            self._held.decoded(decision.decode, agent, context)
             place(
                 int(decision.request_id),
                 numbers[decision.prefill],
                 numbers[decision.decode],
                 decision.prefill_read_tokens,
+                far_held=reused,
             )

@@ -90,7 +90,7 @@ def check(cluster: Machines, ledger: dict[str, Any]) -> None:
     )
     balances = {
         "requests": (ledger["arrived"], ledger["placed"], ledger["finished"]),
-        "hit tokens": (ledger["hit_tokens"], ledger["read_tokens"]),
+        "hit tokens": (ledger["hit_tokens"], ledger["read_tokens"] + ledger["reused_tokens"]),
         "computed tokens": (ledger["prompt_tokens"] - ledger["hit_tokens"], ledger["computed_tokens"]),
         "generated tokens": (ledger["asked_tokens"], ledger["generated_tokens"]),
         "blocks": (ledger["blocks_filled"], ledger["blocks_stored"]),

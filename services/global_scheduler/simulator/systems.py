@@ -17,6 +17,7 @@ class System:
     layerwise: bool = True  # D6; without it prefill HBM holds whole contexts, loaded before a step computes
     free_io: bool = False  # no transfer takes time
     parameters: Parameters = TUNED
+    held_bytes: float = 0  # DRAM of a decode engine for contexts of earlier turns, which are not read again there
 
     def tuned(self, alpha_tokens: int, beta_tokens: int) -> "System":
         parameters = replace(self.parameters, alpha_tokens=alpha_tokens, beta_tokens=beta_tokens)
@@ -28,9 +29,12 @@ LAYERWISE = System("layerwise", "basic")
 ROUND_ROBIN = System("dualpath-rr", "dualpath_round_robin")
 DUALPATH = System("dualpath", "dualpath")
 SPLIT = System("split", "dualpath", parameters=replace(DUALPATH.parameters, split_reads=True))
+REUSE = replace(
+    DUALPATH, name="reuse", parameters=replace(DUALPATH.parameters, local_reuse=True), held_bytes=32 * 2**30
+)
 ORACLE = System("oracle", "dualpath", free_io=True)
 
-SYSTEMS = {system.name: system for system in (BASIC, LAYERWISE, ROUND_ROBIN, DUALPATH, SPLIT, ORACLE)}
+SYSTEMS = {system.name: system for system in (BASIC, LAYERWISE, ROUND_ROBIN, DUALPATH, SPLIT, REUSE, ORACLE)}
 
 
 def system_named(name: str) -> System:

@@ -24,6 +24,8 @@ class Turn:
     prefill: int = -1
     decode: int = -1
     near: int = 0
+    near_held: int = 0
+    far_held: int = 0
     reads: int = 0
     pushes: int = 0
     computed: int = 0
@@ -49,7 +51,7 @@ class Flow:
 
 
 class Reference:
-    """`place(turn)` sets prefill, decode and near of a turn that has arrived."""
+    """`place(turn)` sets prefill, decode, near and what is held of a turn that has arrived."""
 
     def __init__(self, c: Config, choose: Choose, place: Callable[[Turn], None]) -> None:
         self.c, self.choose, self.place = c, choose, place
@@ -140,7 +142,8 @@ class Reference:
         turn = Turn(agent, *self.agents[agent].popleft())
         turn.times["arrived"] = self.now
         self.place(turn)
-        parts = [(turn.near, turn.prefill, True), (turn.cached - turn.near, turn.decode, False)]
+        far = turn.cached - turn.near - turn.far_held
+        parts = [(turn.near - turn.near_held, turn.prefill, True), (far, turn.decode, False)]
         turn.reads = sum(tokens > 0 for tokens, _, _ in parts)
         if not turn.reads:
             self.ready(turn)

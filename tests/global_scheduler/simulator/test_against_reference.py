@@ -60,12 +60,13 @@ class Placements:
     def __init__(self, c: Config, seed: int) -> None:
         self.c, self.seed = c, seed
 
-    def __call__(self, agent: int, prompt: int, cached: int) -> tuple[int, int, int]:
+    def __call__(self, agent: int, prompt: int, cached: int) -> tuple[int, int, int, int, int]:
         rng = np.random.default_rng([self.seed, agent, prompt])
         split = self.c.prefill_nodes * self.c.engines_per_node
         end = split + self.c.decode_nodes * self.c.engines_per_node
         near = int(rng.choice([0, cached, cached // 8 * 4]))
-        return int(rng.integers(split)), int(rng.integers(split, end)), near
+        held = [int(rng.choice([0, part, part // 8 * 4])) for part in (near, cached - near)]
+        return int(rng.integers(split)), int(rng.integers(split, end)), near, *held
 
 
 def fast(c: Config, agents: list[list[tuple[int, int, int]]], placements: Placements) -> dict[tuple[int, int], float]:
@@ -97,7 +98,8 @@ def test_same_turns_at_the_same_times(seed: int) -> None:
     agents, placements = trajectories(rng), Placements(c, seed)
 
     def place(turn: Turn) -> None:
-        turn.prefill, turn.decode, turn.near = placements(turn.agent, turn.prompt, turn.cached)
+        placed = placements(turn.agent, turn.prompt, turn.cached)
+        turn.prefill, turn.decode, turn.near, turn.near_held, turn.far_held = placed
 
     reference = Reference(c, choose, place)
     slow = {(t.agent, t.prompt): t.times["finished"] for t in reference.run(agents)}

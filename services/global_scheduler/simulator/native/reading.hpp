@@ -17,7 +17,7 @@ inline uint32_t reader(const World& w, uint32_t subject) {
 
 inline int32_t part(const World& w, uint32_t subject) {
   const Request& r = w.requests[subject & ~kNear];
-  return subject & kNear ? r.near_tokens : r.cached - r.near_tokens;
+  return subject & kNear ? r.near_tokens - r.near_held : r.cached - r.near_tokens - r.far_held;
 }
 
 void finished(World& w, uint32_t subject);

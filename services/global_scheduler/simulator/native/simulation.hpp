@@ -44,11 +44,18 @@ class Simulation : public World {
     return std::min(events.empty() ? kUnlimited : events.next(), net.next());
   }
 
-  void place(uint32_t id, uint32_t prefill, uint32_t decode, int32_t near_tokens) {
+  // Of the hit, `near_tokens` come from the prefill engine's node and the rest from the decode engine's; what of either
+  // part is held there is not read.
+  void place(uint32_t id, uint32_t prefill, uint32_t decode, int32_t near_tokens, int32_t near_held, int32_t far_held) {
     Request& r = requests[id];
+    if (near_held < 0 || far_held < 0 || near_held > near_tokens || far_held > r.cached - near_tokens)
+      throw std::invalid_argument("more is held than there is of the hit");
     r.prefill = prefill;
     r.decode = decode;
     r.near_tokens = near_tokens;
+    r.near_held = near_held;
+    r.far_held = far_held;
+    ledger.reused_tokens += static_cast<uint64_t>(near_held + far_held);
     r.placed = now;
     ++ledger.placed;
     load(prefill, 1, r.prompt, 0);

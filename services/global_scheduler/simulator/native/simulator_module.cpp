@@ -70,7 +70,8 @@ nb::dict ledger(const Simulation& s) {
   d["bytes_started"] = started;
   d["bytes_moved"] = moved;
 #define COUNT(name) d[#name] = l.name
-  COUNT(hit_tokens), COUNT(read_tokens), COUNT(prompt_tokens), COUNT(computed_tokens), COUNT(asked_tokens);
+  COUNT(hit_tokens), COUNT(read_tokens), COUNT(reused_tokens), COUNT(prompt_tokens), COUNT(computed_tokens),
+      COUNT(asked_tokens);
   COUNT(generated_tokens), COUNT(blocks_filled), COUNT(blocks_stored), COUNT(arrived), COUNT(placed);
   COUNT(prefill_compute_s), COUNT(prefill_step_s), COUNT(finished), COUNT(preemptions), COUNT(chunks),
       COUNT(prefill_steps), COUNT(decode_steps);
@@ -135,7 +136,8 @@ NB_MODULE(_simulator, m) {
       .def("next", &Simulation::next)
       .def("take_arrivals", &take_arrivals)
       .def("take_loads", &take_loads)
-      .def("place", &Simulation::place, "request"_a, "prefill"_a, "decode"_a, "near_tokens"_a)
+      .def("place", &Simulation::place, "request"_a, "prefill"_a, "decode"_a, "near_tokens"_a, "near_held"_a = 0,
+           "far_held"_a = 0)
       .def_ro("now", &Simulation::now)
       .def_prop_ro("unfinished", [](const Simulation& s) { return s.agents.unfinished; })
       .def_prop_ro("turns_done", [](const Simulation& s) { return s.ledger.finished; })

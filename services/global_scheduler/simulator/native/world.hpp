@@ -26,7 +26,8 @@ struct Request {
   uint32_t prefill = 0, decode = 0;   // engines
   uint32_t reads = 0, pushes = 0;     // not yet arrived
   int32_t prompt = 0, cached = 0, output = 0;
-  int32_t near_tokens = 0;            // of the hit, read on the prefill engine's node (D1)
+  int32_t near_tokens = 0;            // of the hit, brought by the prefill engine's node (D1)
+  int32_t near_held = 0, far_held = 0;  // of the hit's two parts, what is held in DRAM there and not read
   int32_t computed = 0;               // of the miss
   int32_t chunk = 0;                  // of the running step
   int32_t decoded = 0;                // output tokens so far
@@ -77,7 +78,7 @@ struct Group {
 // What must balance in the end. Bytes are counted when a flow ends.
 struct Ledger {
   uint64_t bytes_started[kMotions] = {}, bytes_moved[kMotions] = {};
-  uint64_t hit_tokens = 0, read_tokens = 0, prompt_tokens = 0, computed_tokens = 0;
+  uint64_t hit_tokens = 0, read_tokens = 0, reused_tokens = 0, prompt_tokens = 0, computed_tokens = 0;
   uint64_t asked_tokens = 0, generated_tokens = 0, blocks_filled = 0, blocks_stored = 0;
   double prefill_compute_s = 0, prefill_step_s = 0;  // of all groups' steps: arithmetic alone, and in all
   uint64_t arrived = 0, placed = 0, finished = 0, preemptions = 0, chunks = 0, prefill_steps = 0, decode_steps = 0;
