@@ -44,6 +44,7 @@ def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLi
     limits = AgentSettings(
         receive_buffer_bytes=settings.receive_buffer_bytes,
         receive_on_device=settings.receives_on_device,
+        fill_bytes_s=settings.fill_bytes_s,
         load_buffer_bytes=settings.load_buffer_bytes,
         held_bytes=settings.held_bytes,
         load_deadline_s=settings.load_deadline_s,

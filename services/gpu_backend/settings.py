@@ -43,6 +43,10 @@ class BackendSettings:
         "host", "where that memory is: host; device, the GPU's own, which prefill engines of the same machine reach "
         "from GPU to GPU, and others through host memory (cuda, role decode at the start)"
     )  # fmt: skip
+    fill_bytes_s: int = setting(
+        0, "most a second from there into KV pages, so that running decodes notice less; 0: as fast as it goes "
+        "(receive-buffer-memory device)"
+    )  # fmt: skip
     load_buffer_bytes: int = setting(
         64 << 20, "memory that the KV store writes hits to; one that fits half of it goes into KV pages by layers (D6)"
     )
@@ -172,6 +176,9 @@ class BackendSettings:
         require(kind in BUFFER_MEMORY, f"receive-buffer-memory: {kind!r} is not one of {known}")
         require(kind == "host" or (self.engine == "cuda" and self.kv_copies == "engine"),
                 "receive-buffer-memory: device takes engine cuda and kv-copies engine")  # fmt: skip
+        require_least(self, 0, "fill_bytes_s")
+        require(not self.fill_bytes_s or kind == "device",
+                "fill-bytes-s: takes receive-buffer-memory device")  # fmt: skip
 
     def _check_steps(self) -> None:
         require(self.mixed_tokens in (-1, 0) or self.batch <= self.mixed_tokens <= self.most_step_tokens,

@@ -4,7 +4,9 @@ It is made once, because a region a prompt costs more than its bytes (its pages 
 memory can be given to a GPU's copy engines beside a scheduler that lives there, but not be taken from them.
 """
 
+import asyncio
 import secrets
+import time
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -106,11 +108,12 @@ class HostArena:
 
 
 class DeviceArena:
-    """Memory of the GPU that the pages lie in."""
+    """Memory of the GPU that the pages lie in. Copies inside one GPU are so fast that steps beside them starve for
+    memory or multiprocessors; so they can be told a rate, and go layer by layer then."""
 
-    def __init__(self, kv_pages: PeerPages, blocks: int) -> None:
-        """Raises OSError."""
-        self._kv_pages, self._shared = kv_pages, kv_pages.share(blocks)
+    def __init__(self, kv_pages: PeerPages, blocks: int, fill_bytes_s: int) -> None:
+        """fill_bytes_s: of `to_pages`, at most; 0: as fast as it goes. Raises OSError."""
+        self._kv_pages, self._shared, self._rate = kv_pages, kv_pages.share(blocks), fill_bytes_s
         self.descriptor = RegionDescriptor(
             transport=ON_DEVICE, address=self._shared.handle.hex(), length=blocks * kv_pages.block_bytes
         )
@@ -122,8 +125,17 @@ class DeviceArena:
         await self._shared.read_into(self._numbers(at, len(into)), into)
 
     async def to_pages(self, at: int, pages: PageNumbers) -> None:
-        blocks = np.arange(len(pages), dtype=np.uint64) * np.uint64(self._kv_pages.block_bytes)
-        await self._kv_pages.pull(0, self._kv_pages.layers, pages, blocks + np.uint64(self._shared.address + at))
+        layers, block_bytes = self._kv_pages.layers, self._kv_pages.block_bytes
+        blocks = np.arange(len(pages), dtype=np.uint64) * np.uint64(block_bytes) + np.uint64(self._shared.address + at)
+        if not self._rate:
+            await self._kv_pages.pull(0, layers, pages, blocks)
+            return
+        layer_s = len(pages) * block_bytes / layers / self._rate
+        due = time.monotonic()
+        for layer in range(layers):
+            await self._kv_pages.pull(layer, 1, pages, blocks + np.uint64(layer * (block_bytes // layers)))
+            due += layer_s
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     def view(self, at: int, count: int) -> Blocks | None:
         return None

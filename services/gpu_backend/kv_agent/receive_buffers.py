@@ -22,6 +22,7 @@ from services.gpu_backend.kv_agent.arenas import Arena, DeviceArena, HostArena, 
 from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, Share
 from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.pages import Blocks, PageNumbers, Pages, to_its_end
+from services.gpu_backend.kv_agent.settings import AgentSettings
 
 LOOK_S = 0.01
 """Between two looks behind gates that are shut."""
@@ -145,13 +146,15 @@ class Part:
 class ReceiveBuffers:
     """Verbs: ready, make, let_go, run, close. `memory` is theirs: a share is given back by `let_go` alone."""
 
-    def __init__(self, kv_pages: Pages, regions: RegionHost, name: str, size: int, on_device: bool) -> None:
-        """on_device: in the GPU's memory, where the pages lie there. Raises OSError."""
+    def __init__(self, kv_pages: Pages, regions: RegionHost, name: str, settings: AgentSettings) -> None:
+        """Raises OSError."""
         self._kv_pages, self._regions, self._name = kv_pages, regions, name
         self._arena: Arena | None = None
-        if on_device and isinstance(kv_pages, PeerPages):
+        size = settings.receive_buffer_bytes
+        if settings.receive_on_device and isinstance(kv_pages, PeerPages):
             blocks = size // kv_pages.block_bytes
-            self._arena, size = DeviceArena(kv_pages, blocks), blocks * kv_pages.block_bytes
+            self._arena = DeviceArena(kv_pages, blocks, settings.fill_bytes_s)
+            size = blocks * kv_pages.block_bytes
         self.memory = BufferMemory(size)
         self._making = asyncio.Lock()
         self._leaving: list[tuple[ReceiveBuffer, Share]] = []

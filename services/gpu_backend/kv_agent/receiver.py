@@ -77,8 +77,7 @@ class Receiver:
         self._health, self._counters, self._settings = shared.health, shared.counters, shared.settings
         self._held = shared.held
         self._name, self._regions = f"kv.{shared.name}.receive", shared.regions
-        size, on_device = self._settings.receive_buffer_bytes, self._settings.receive_on_device
-        self._buffers = ReceiveBuffers(shared.kv_pages, shared.regions, self._name, size, on_device)
+        self._buffers = ReceiveBuffers(shared.kv_pages, shared.regions, self._name, self._settings)
         self.memory = self._buffers.memory
         self._by_name: dict[int, Inbound] = {}
         self._by_request: dict[tuple[int, int], Inbound] = {}

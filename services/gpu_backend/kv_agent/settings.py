@@ -31,6 +31,8 @@ class AgentSettings:
     """Memory for prompts that are prefilled elsewhere, until their pages are filled (the DE buffer of D2)."""
     receive_on_device: bool = False
     """That memory is the GPU's, where the pages lie there: for peers of the machine, which copy from GPU to GPU."""
+    fill_bytes_s: int = 0
+    """Most at which prompts get from there into pages; 0: as fast as it goes."""
     held_bytes: int = 0
     """Memory for blocks that were just loaded or offered, so that they need not be read again; 0: none is held."""
     send_workers: int = 2
@@ -48,5 +50,5 @@ class AgentSettings:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if getattr(self, name) <= 0 and name not in ("held_bytes", "receive_on_device"):
+            if getattr(self, name) <= 0 and name not in ("held_bytes", "receive_on_device", "fill_bytes_s"):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be positive")

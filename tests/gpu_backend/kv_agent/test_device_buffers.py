@@ -45,11 +45,12 @@ async def handed_over(p: Pair, transfer: int = 7, generation: int = 1) -> None:
     p.receiver.forget(2, generation)
 
 
-async def test_from_pages_to_pages_past_the_host() -> None:
-    async with pair(receive_on_device=True) as p:
+@pytest.mark.parametrize(("rate", "fills"), [(0, 1), (10_000_000, LAYERS)])
+async def test_from_pages_to_pages_past_the_host(rate: int, fills: int) -> None:
+    async with pair(receive_on_device=True, fill_bytes_s=rate) as p:
         await handed_over(p)
         assert device_of(p.prefill).copies > 0
-        assert device_of(p.decode).copies > 0
+        assert device_of(p.decode).copies == fills
         shared = device_of(p.decode).shared
         assert shared is not None
         assert np.array_equal(shared.memory[:4], p.prefill.pages[:4])
