@@ -1,7 +1,8 @@
 """KV pages in the GPU's memory, for the KV agent (kv_agent/pages.py): moved by its copy engines alone (D7).
 
 Nothing here waits for the whole device, so a scheduler that never leaves it is no hindrance; and nothing here is a
-kernel, which would take multiprocessors from steps. Everything is allocated before the scheduler starts.
+kernel of ours, which would take multiprocessors from steps (inside one GPU the driver's copies may do so all the same).
+Everything is allocated before the scheduler starts.
 """
 
 import contextlib
