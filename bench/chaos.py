@@ -116,7 +116,7 @@ async def chaos(folder: Path, options: argparse.Namespace) -> Tally:
         except AssertionError as error:
             tally.fault(str(error))
         look_at_others(tally, text)
-        if tally.faults and options.logs:
+        if options.logs:
             keep_logs(c, options.logs)
     return tally
 
@@ -162,7 +162,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--freezes", type=float, default=0.1, help="share of the disturbances that freeze a service")
     parser.add_argument("--seed", type=int, default=0, help="of what is killed when; what follows differs all the same")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--logs", type=Path, help="folder for the services' logs, where there was a fault")
+    parser.add_argument("--logs", type=Path, help="folder for the services' logs")
     return parser.parse_args(argv)
 
 

@@ -157,6 +157,8 @@ def what_is_wrong(answer: Answer) -> str:
     """With an end that is not the right one; empty if it is an error as it should be."""
     if answer.error is None:
         return "no reason for its end" if answer.finish is None else f"ended early with {answer.finish}"
+    if answer.error.get("code") == "internal_error":
+        return "something that a service did not expect"
     return f"blamed on the client: status {answer.status}" if 400 <= answer.status < 500 else ""
 
 

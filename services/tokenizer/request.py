@@ -23,7 +23,7 @@ class State(enum.Enum):
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.QUEUED: frozenset({State.ENCODING, State.FINISHED}),
     State.ENCODING: frozenset({State.SCHEDULING, State.FINISHED}),
-    State.SCHEDULING: frozenset({State.SUBMITTED, State.FINISHED}),
+    State.SCHEDULING: frozenset({State.SCHEDULING, State.SUBMITTED, State.FINISHED}),  # again: it could not be attached
     State.SUBMITTED: frozenset({State.RUNNING, State.SCHEDULING, State.FINISHED}),  # back: its engine was lost
     State.RUNNING: frozenset({State.SCHEDULING, State.FINISHED}),
     State.FINISHED: frozenset(),

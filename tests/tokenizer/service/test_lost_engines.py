@@ -2,12 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hostless.v1 import frontend_pb2 as pb
-from hostless.v1 import kvstore_pb2, kvstore_pb2_grpc
+from hostless.v1 import kvstore_pb2, kvstore_pb2_grpc, scheduler_pb2
 from services.common import rpc
 from services.common.keys import block_keys, root_key
 from services.fabric.ring import Finish
@@ -227,3 +228,31 @@ async def test_a_fault_of_one_request_stays_its_own(tmp_path: Path) -> None:
         assert (bad[1].finish, bad[1].error.http_status) == (pb.FINISH_ERROR, 500)
         assert good[0] == "hello" * 8
         await rig.at_rest()
+
+
+async def test_an_engine_that_goes_while_the_model_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with make_rig(tmp_path) as rig:
+        live, read = rig.tokenizer.live, rig.tokenizer.shelf.get
+        table = scheduler_pb2.PlacementTable(engines=[rig.engine.info])
+
+        async def slow(info: scheduler_pb2.EngineInfo) -> Any:
+            monkeypatch.undo()
+            live.engines = {}
+            asyncio.get_running_loop().call_later(0.05, live.update, table)
+            return await read(info)
+
+        monkeypatch.setattr(rig.tokenizer.shelf, "get", slow)
+        text, last = await rig.collect(submit())
+        assert (text, last.finish) == ("hello" * 8, pb.FINISH_LENGTH), last
+
+
+async def test_an_engine_that_can_t_be_attached(tmp_path: Path) -> None:
+    async with make_rig(tmp_path, engine_wait_s=0.5) as rig:
+        ghost = scheduler_pb2.EngineInfo()
+        ghost.CopyFrom(rig.engine.info)
+        ghost.engine_id, ghost.address = "ghost", "127.0.0.1:1"
+        rig.mesh.show([SimpleNamespace(info=ghost), rig.engine])  # type: ignore[list-item]
+        await until(lambda: "ghost" in rig.tokenizer.live.engines)
+        text, last = await rig.collect(submit())
+        assert (text, last.finish) == ("hello" * 8, pb.FINISH_LENGTH), last
+        assert [list(burst[0].exclude_engines) for burst in rig.mesh.bursts] == [[], ["ghost"]]

@@ -18,6 +18,7 @@ queued encoding
 queued finished
 encoding scheduling
 encoding finished
+scheduling scheduling
 scheduling submitted
 scheduling finished
 submitted running
