@@ -12,14 +12,12 @@ namespace hostless {
 // numpy's name of a field's type.
 template <class T>
 std::string format_of() {
-  if constexpr (std::is_array_v<T>)
-    return "(" + std::to_string(std::extent_v<T>) + ",)" + format_of<std::remove_extent_t<T>>();
-  else if constexpr (std::is_class_v<T>)
-    return "V" + std::to_string(sizeof(T));
-  else if constexpr (std::is_floating_point_v<T>)
-    return "<f" + std::to_string(sizeof(T));
-  else
-    return "<u" + std::to_string(sizeof(T));
+  if constexpr (std::is_array_v<T>) {
+    return std::to_string(std::extent_v<T>).insert(0, 1, '(').append(",)").append(format_of<std::remove_extent_t<T>>());
+  } else {
+    std::string kind = std::is_class_v<T> ? "V" : std::is_floating_point_v<T> ? "<f" : "<u";
+    return kind.append(std::to_string(sizeof(T)));
+  }
 }
 
 // A struct as numpy.dtype takes it: {"names": ..., "formats": ..., "offsets": ..., "itemsize": ...}.
