@@ -18,6 +18,8 @@ NAMES = {
     "peer": "vLLM 0.24",
     "peer, later": "vLLM 0.24, later, another machine",
     "device": "Hostless, steps of up to 2,304 tokens (default)",
+    "device, later": "Hostless, final code, second GPU of two",
+    "device, later, again": "Hostless, final code, second GPU of two, again",
     "mixed1024": "Hostless, mixed steps of up to 1,024",
     "mixed1024, later": "Hostless, mixed steps of up to 1,024, later, vLLM's machine",
     "mixed256": "Hostless, mixed steps of up to 256",
