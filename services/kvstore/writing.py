@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
@@ -14,6 +15,9 @@ from services.kvstore.engines import Write
 from services.kvstore.leases import Leases
 from services.kvstore.regions import guard
 from services.kvstore.tickets import Slab, Ticket, Tickets
+
+PARENT_S = 1.0
+"""A block waits so long, at most, for a parent that another writer is still bringing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Writer:
         self._memory = region.view.data
         self.tickets = Tickets(self._slab, epoch)
         self.draining = False
+        self._closed = asyncio.Event()  # set, and replaced, when a ticket is closed
         guard(self._memory)
         disk.engine.register(self._memory)
 
@@ -114,6 +119,7 @@ class Writer:
             if (ticket := self.tickets.commit(ticket_id, now)) is not None:
                 tickets[at] = ticket
         try:
+            await self._parents([ticket.block for ticket in tickets.values()])
             writes = [Write(ticket.block, self._bytes(ticket), blocks[at][1]) for at, ticket in tickets.items()]
             for at, reason in zip(tickets, await self._disk.store(writes), strict=True):
                 reasons[at] = reason
@@ -123,9 +129,20 @@ class Writer:
         await self._disk.relieve()
         return reasons
 
+    async def _parents(self, blocks: Sequence[Block]) -> None:
+        """Two engines may bring blocks of one chain at once: a child's commit may be here before its parent's."""
+        own = {block.key for block in blocks}
+        awaited = {block.parent for block in blocks if block.position} - own
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARENT_S):
+                while any(map(self.tickets.writing, awaited)):
+                    await self._closed.wait()
+
     def _bytes(self, ticket: Ticket) -> memoryview:
         return self._memory[ticket.offset : ticket.offset + ticket.block.length]
 
     def _close(self, ticket: Ticket) -> None:
         self.tickets.close(ticket)
         self._disk.index.unpin(ticket.parent)
+        self._closed.set()
+        self._closed = asyncio.Event()

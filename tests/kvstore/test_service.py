@@ -211,6 +211,28 @@ async def test_a_child_whose_parent_was_not_committed_is_refused(start: Any, too
         assert (await store.client.stats()).blocks == 0
 
 
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_child_waits_for_a_parent_that_another_writer_brings(start: Any, tools: Any, comes: bool) -> None:
+    blocks = tools.chain(3)
+    async with start() as store:
+        async with store.client.write(blocks[:1]) as first:
+            first.fill(0, tools.payload(blocks[0]))
+            async with store.client.write(blocks) as second:
+                assert [second.reason(at) for at in range(3)] == ["writing", "", ""]
+                for at in (1, 2):
+                    second.fill(at, tools.payload(blocks[at]))
+                children = asyncio.create_task(second.commit())
+                await until(
+                    lambda: any(ticket.committing for ticket in store.service._writer.tickets._tickets.values())
+                )
+                if comes:
+                    assert await first.commit() == [""]
+                else:
+                    store.service._writer.abort([ticket.ticket_id for ticket in first._tickets])
+                found = await children
+        assert found == (["writing", "", ""] if comes else ["writing", "no parent", "no parent"])
+
+
 async def test_a_parent_with_a_child_on_its_way_is_not_evicted(start: Any, tools: Any, region: Any) -> None:
     blocks, other = tools.chain(2), tools.chain(1, seed=1)
     async with start(capacity_bytes=2 * tools.size(blocks[0])) as store:
