@@ -29,7 +29,7 @@ def tables_bytes(lanes: int, lane_pages: int) -> int:
 
 
 def _table_bytes(lanes: int, lane_pages: int) -> int:
-    return TABLE.itemsize + lanes * (ROW.itemsize + 4 * lane_pages)
+    return -(-(TABLE.itemsize + lanes * (ROW.itemsize + 4 * lane_pages)) // 64) * 64
 
 
 class PassTables:

@@ -58,20 +58,22 @@ def aligned(count: int) -> NDArray[np.uint8]:
 class Card:
     """What lies in the GPU's memory and in the host's, and steps over it. Lane n has pages 10 n, 10 n + 1, ..."""
 
-    def __init__(self, library: ctypes.CDLL, patience_s: float = 30) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, patience_s: float = 30, lanes: int = LANES, lane_pages: int = LANE_PAGES
+    ) -> None:
         self._library = library
-        self.words = aligned(8 * LANES)
-        self.tables_memory = aligned(tables_bytes(LANES, LANE_PAGES))
+        self.words = aligned(8 * lanes)
+        self.tables_memory = aligned(tables_bytes(lanes, lane_pages))
         fields: Any = [(name, "<u8") for name in ("words", "begun", "patience_ns", "told")]
-        fields += [(name, "<u4") for name in ("lanes", "lane_pages", "tells", "waits")] + [("waiting", "<u4", LANES)]
+        fields += [(name, "<u4") for name in ("lanes", "lane_pages", "tells", "waits")] + [("waiting", "<u4", lanes)]
         self.gate = np.zeros(1, fields)
         self.gate["words"], self.gate["begun"] = self.words.ctypes.data, self.tables_memory.ctypes.data
-        self.gate["patience_ns"], self.gate["lanes"], self.gate["lane_pages"] = patience_s * 1e9, LANES, LANE_PAGES
-        self.tables = PassTables(self.tables_memory, LANES, LANE_PAGES)
-        self.layers = DeviceLayers(self.words, 0, LANES, self.tables)
-        self.sequences = np.zeros(LANES, STEP_SEQUENCE)
+        self.gate["patience_ns"], self.gate["lanes"], self.gate["lane_pages"] = patience_s * 1e9, lanes, lane_pages
+        self.tables = PassTables(self.tables_memory, lanes, lane_pages)
+        self.layers = DeviceLayers(self.words, 0, lanes, self.tables)
+        self.sequences = np.zeros(lanes, STEP_SEQUENCE)
         self.count, self.error = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
-        self.block_tables = (10 * np.arange(LANES)[:, None] + np.arange(LANE_PAGES)).astype(np.uint32)
+        self.block_tables = (10 * np.arange(lanes)[:, None] + np.arange(lane_pages)).astype(np.uint32)
 
     def begin(self, *rows: dict[str, int]) -> None:
         """A step is assembled."""
@@ -134,6 +136,16 @@ def test_passes_are_told_layer_by_layer(library: ctypes.CDLL) -> None:
     assert (first.computed, first.over, second.over) == (LAYERS, True, True)
     assert card.tables.idle
     assert card.tables.look() == []
+
+
+def test_tables_of_any_size_are_aligned(library: ctypes.CDLL) -> None:
+    card = Card(library, lanes=1, lane_pages=5)
+    assert tables_bytes(1, 5) % 64 == 0
+    for _ in range(KEPT + 1):
+        card.begin(handed(5, 0, 64, 130))
+        card.run()
+        (told,) = card.tables.look()
+        assert (told.pages.tolist(), told.computed, told.over) == ([0, 1, 2, 3], LAYERS, True)
 
 
 def test_a_step_with_nothing_for_others_tells_nothing(library: ctypes.CDLL) -> None:

@@ -46,6 +46,7 @@ struct Row {
   u32 pad;
 };
 // Behind the table: Row[lanes], then u32[lanes, lane_pages], the pages of each row up to its last new position.
+// All of it takes whole 64 bytes, so that the next table is aligned.
 
 // In device memory.
 struct Gate {
@@ -58,7 +59,9 @@ struct Gate {
   u32 waiting[1];    // [lanes]: the sequence waits for layers
 };
 
-GATE_FN u64 table_bytes(const Gate& g) { return sizeof(Table) + u64{g.lanes} * (sizeof(Row) + 4 * u64{g.lane_pages}); }
+GATE_FN u64 table_bytes(const Gate& g) {
+  return (sizeof(Table) + u64{g.lanes} * (sizeof(Row) + 4 * u64{g.lane_pages}) + 63) / 64 * 64;
+}
 GATE_FN Table& table_of(const Gate& g, u64 number) {
   return *reinterpret_cast<Table*>(reinterpret_cast<char*>(g.begun) + 64 + number % kTables * table_bytes(g));
 }
