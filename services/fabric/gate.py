@@ -16,6 +16,7 @@ import numpy as np
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import _ring
+from services.fabric.errors import StaleRegion
 from services.fabric.region import MemoryRegion
 from services.fabric.region_file import open_file
 from services.fabric.rights import Rights
@@ -59,10 +60,12 @@ class Gate:
         self._region.close()
 
     def vacant(self, now: float) -> bool:
-        """Of a gate that is shut: nobody touches the memory any more. `now`: of a monotonic clock, in s."""
+        """Of a gate that is shut: nobody touches the memory any more. `now`: of a monotonic clock, in s. A death is seen
+        at the first call after it, when no one else is inside."""
         if self._fd < 0:
             return True  # it was closed for that
         if self._held():
+            self._died = None
             return False
         if not int(self._region.view.view(np.uint64)[0]):
             return True
@@ -94,12 +97,14 @@ class GateKey:
         except BaseException:
             os.close(self._fd)
             raise
-        self._holds = 0
+        self._holds, self._open = 0, True
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Inside, the memory may be touched; what was begun inside must have ended before it is left.
-        Raises StaleRegion if the gate is shut."""
+        Raises StaleRegion if the gate is shut, or this key is closed."""
+        if not self._open:
+            raise StaleRegion(f"the key to gate {self._region.descriptor.address} is closed")
         self._enter()
         try:
             self._region.verify()
@@ -108,10 +113,10 @@ class GateKey:
             self._leave()
 
     def close(self) -> None:
-        """Not while it is held. Idempotent."""
-        assert not self._holds
-        self._region.close()
-        if self._fd >= 0:
+        """No more holds; those under way go on to their end. Idempotent."""
+        self._open = False
+        if not self._holds and self._fd >= 0:
+            self._region.close()
             os.close(self._fd)
             self._fd = -1
 
@@ -126,6 +131,8 @@ class GateKey:
         if not self._holds:
             self._add(_MINUS_ONE)
             self._lock(fcntl.F_UNLCK)
+            if not self._open:
+                self.close()
 
     def _lock(self, kind: int) -> None:
         fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, 0, 1, 0))

@@ -45,6 +45,18 @@ def test_who_is_inside_is_waited_for(gate: Gate) -> None:
     other.close()
 
 
+def test_a_key_may_be_closed_inside(gate: Gate) -> None:
+    key = GateKey(gate.descriptor())
+    with key.hold():
+        with key.hold():
+            key.close()
+            with pytest.raises(StaleRegion), key.hold():
+                pass
+        gate.shut()
+        assert not gate.vacant(0)
+    assert gate.vacant(0)
+
+
 def test_whoever_dies_inside_counts_as_gone_after_a_while(gate: Gate) -> None:
     command = [sys.executable, "-c", INSIDE, gate.descriptor().SerializeToString().hex()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -57,6 +69,23 @@ def test_whoever_dies_inside_counts_as_gone_after_a_while(gate: Gate) -> None:
     assert not gate.vacant(100)
     assert not gate.vacant(100 + GRACE_S / 2)
     assert gate.vacant(100 + GRACE_S)
+
+
+def test_the_grace_is_that_of_the_last_one_that_died(gate: Gate) -> None:
+    first, second = (subprocess.Popen([sys.executable, "-c", INSIDE, gate.descriptor().SerializeToString().hex()],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    with first, second:
+        for process in (first, second):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "inside\n"
+        gate.shut()
+        first.kill()
+        first.wait()
+        assert not gate.vacant(0)
+        second.kill()
+        second.wait()
+    assert not gate.vacant(GRACE_S + 1)
+    assert gate.vacant(2 * GRACE_S + 1)
 
 
 def test_another_process_that_leaves_is_gone_at_once(gate: Gate) -> None:

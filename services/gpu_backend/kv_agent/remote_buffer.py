@@ -103,8 +103,8 @@ class RemoteBuffer(PromptBuffer):
             await asyncio.wait(self._moving)
 
     async def close(self) -> None:
+        """What moves in place still, for another task, goes on to its end."""
         await self.settled()
-        self._mapped = None
         if self._gate is not None:
             self._gate.close()
         else:
