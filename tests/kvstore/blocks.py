@@ -16,6 +16,10 @@ def payload(block: Block) -> bytes:
     return np.random.default_rng(int.from_bytes(block.key, "little")).bytes(block.length)
 
 
+def keys(blocks: list[Block]) -> list[bytes]:
+    return [block.key for block in blocks]
+
+
 def chain(count: int, seed: int = 0, length: int = LENGTH, tenant: str = "") -> list[Block]:
     parent, blocks = root_key("test", tenant), []
     tokens = np.random.default_rng(seed).integers(0, 50_000, (count, 64)).astype("<u4")

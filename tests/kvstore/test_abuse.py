@@ -14,24 +14,16 @@ from hostless.v1 import kvstore_pb2 as pb
 from hostless.v1 import kvstore_pb2_grpc
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.region import MemoryRegion
-from services.kvstore.block import BadBlock, Block
+from services.kvstore.block import BadBlock
 from services.kvstore.client import StoreUnavailable
 from services.kvstore.engines import Read, StorageEngine, Write
 from services.kvstore.engines.files.engine import FileEngine
 from services.kvstore.engines.local import LocalEngine
+from tests.kvstore.blocks import keys
+from tests.kvstore.waiting import until
 
 LENGTH = 20_000
 U32, U64 = (1 << 32) - 1, (1 << 64) - 1
-
-
-async def until(holds: Any) -> None:
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
-def keys(blocks: list[Block]) -> list[bytes]:
-    return [block.key for block in blocks]
 
 
 @pytest.fixture(params=[FileEngine, lambda folder: LocalEngine([folder])], ids=["files", "local"])

@@ -9,14 +9,10 @@ import pytest
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.region import MemoryRegion
-from services.kvstore.block import Block
 from services.kvstore.engines.files.engine import FileEngine
+from tests.kvstore.blocks import keys
 
 LENGTH = 20_000
-
-
-def keys(blocks: list[Block]) -> list[bytes]:
-    return [block.key for block in blocks]
 
 
 @pytest.mark.parametrize("stride", [0, 5000])

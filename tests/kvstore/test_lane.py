@@ -1,7 +1,6 @@
 """The lane: any gRPC client on it, ours on it, and what is none of it."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -13,18 +12,9 @@ from hostless.v1 import kvstore_pb2 as pb
 from hostless.v1 import kvstore_pb2_grpc
 from services.common.lane import frames
 from services.common.lane.frames import Frame, Frames, Malformed, Messages
-from services.kvstore.block import Block
 from services.kvstore.client import StoreUnavailable
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
-def keys(blocks: list[Block]) -> list[bytes]:
-    return [block.key for block in blocks]
+from tests.kvstore.blocks import keys
+from tests.kvstore.waiting import until
 
 
 @given(st.lists(st.binary(max_size=40_000), max_size=5), st.data())
