@@ -1,14 +1,19 @@
 """The synthetic engine: known text, exact pace, KV that tells where it came from."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gpu_backend.engine import EngineError, StepKind
+from services.gpu_backend.engine import EngineError, StepKind, StepView
 from services.gpu_backend.engines.kv_chain import ChainPowers, chain
 from services.gpu_backend.engines.offline import Offline, Run, generate
 from services.gpu_backend.engines.synthetic import Pace, SyntheticEngine, SyntheticSettings
+from services.gpu_backend.engines.synthetic_model import DecodeCost, PrefillCost, SyntheticModel
+from services.gpu_backend.layers import LayerCounters, Pass
 
 WORDS = (11, 12, 13, 14, 15)
 
@@ -145,3 +150,26 @@ def test_chain_at_once_equals_chain_by_steps(tokens: list[int], start: int) -> N
         value = powers.next(value, np.array([token]))
         expected.append(int(value[0]))
     assert chain(start, array, powers).tolist() == expected
+
+
+def test_a_wrong_page_is_told_with_its_layer_where_a_place_holds_one_after_the_other() -> None:
+    engine = make_engine(verify=True, model=SyntheticModel(5, 1, PrefillCost(), DecodeCost()), resident_layers=2)
+    run, lane = Run(list(range(130)), 4), 1
+    Offline(engine, 4).step(StepKind.PREFILL, [(lane, run, 64)])
+    counters = LayerCounters(np.zeros(8 * 4, np.uint8), 0, windowed=True)
+    counters.raise_to(lane, 5)
+
+    def hear(passes: Sequence[Pass]) -> None:
+        if passes[0].computed == 3:
+            engine._kv[:, 3 % 2, 1] += 1
+
+    class ByLayers:
+        kv_pages = engine.kv_pages
+
+        def step(self, view: StepView) -> None:
+            view.sequences["hands_over"] = 1
+            engine.step(replace(view, layers=counters))
+
+    counters.listen(hear)
+    with pytest.raises(EngineError, match="of layer 3 does not follow"):
+        Offline(ByLayers(), 4).step(StepKind.PREFILL, [(lane, run, 66)])  # type: ignore[arg-type]
