@@ -63,7 +63,7 @@ class HeldBlocks:
         self._free = list(range(self.most))
         self._ends: list[tuple[int, bytes]] = []  # a heap of (used, key) of chains' ends; old entries are passed over
         self._now = 0
-        self._untold: dict[bytes, None] = {}
+        self._untold: dict[bytes, None] = {}  # keys that are held and were not told, or the other way round
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -102,7 +102,7 @@ class HeldBlocks:
         self._memory[place] = block
         made = self._blocks[key] = _Block(key, place, before)
         self._use(made)
-        self._untold[key] = None
+        self._changed(key)
 
     @contextmanager
     def pinned(self, keys: Sequence[bytes]) -> Iterator[Run]:
@@ -139,6 +139,13 @@ class HeldBlocks:
             assert block.parent is None or block.parent in held
             assert block.children == sum(other.parent is block for other in held)
 
+    def _changed(self, key: bytes) -> None:
+        """It came, or went. Who comes and goes while nobody listens is no news."""
+        if key in self._untold:
+            del self._untold[key]
+        else:
+            self._untold[key] = None
+
     # --- who goes ---
 
     def _use(self, block: _Block) -> None:
@@ -166,7 +173,7 @@ class HeldBlocks:
             if block is None or block.used != used or block.children or block.pins:
                 continue
             del self._blocks[key]
-            self._untold[key] = None
+            self._changed(key)
             if block.parent is not None:
                 block.parent.used = max(block.parent.used, used)
                 self._lose_child(block.parent)

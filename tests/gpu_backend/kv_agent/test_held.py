@@ -99,6 +99,8 @@ def test_as_the_reference(most: int, steps: list[tuple[str, bytes]]) -> None:
                 heard = set() if kind == "anew" else heard
                 added, removed = held.news(kind == "anew", 3)
                 assert len(added) + len(removed) <= 3
+                assert heard.isdisjoint(added), "it was told already"
+                assert heard.issuperset(removed), "nobody was told that it was held"
                 heard = (heard | set(added)) - set(removed)
         held.check()
         assert len(held) == len(right.used) <= most
