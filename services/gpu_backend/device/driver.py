@@ -228,16 +228,6 @@ class Stream:
         call(driver.cuStreamDestroy, self.handle)
 
 
-def send(address: int, data: NDArray[Any], stream: Stream) -> None:
-    """On its way when this returns. `data` is registered memory, and stays as it is until the stream has waited."""
-    call(driver.cuMemcpyHtoDAsync, address, data.ctypes.data, data.nbytes, stream.handle)
-
-
-def fetch(data: NDArray[Any], address: int, stream: Stream) -> None:
-    """As `send`, the other way."""
-    call(driver.cuMemcpyDtoHAsync, data.ctypes.data, address, data.nbytes, stream.handle)
-
-
 class Event:
     """The end of what was on a stream when `after` was called last."""
 
@@ -257,7 +247,8 @@ class Event:
 
 
 def send_rows(address: int, pitch: int, rows: NDArray[np.uint8], stream: Stream) -> None:
-    """As `send`: rows[i], which may lie apart, to address + i * pitch."""
+    """rows[i], which may lie apart, to address + i * pitch; on its way when this returns. The rows are registered
+    memory, and stay as they are until the stream has waited."""
     count, width = rows.shape
     if count == 1 or width == pitch == rows.strides[0]:
         call(driver.cuMemcpyHtoDAsync, address, rows.ctypes.data, count * width, stream.handle)

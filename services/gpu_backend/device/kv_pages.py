@@ -59,9 +59,6 @@ class DevicePages:
     async def read_into(self, pages: NDArray[np.uint32], into: Rows) -> None:
         await self._out.fetch(into, self._at(pages), self.block_bytes)
 
-    async def write(self, page: int, block: NDArray[np.uint8]) -> None:
-        await self.write_from(np.array([page], np.uint32), block[None])
-
     async def write_from(self, pages: NDArray[np.uint32], blocks: Rows) -> None:
         await self._in.send(blocks, self._at(pages), self.block_bytes)
 

@@ -23,7 +23,7 @@ KV = TrafficClass.KV
 
 
 class LoopbackPages:
-    """`Pages` in front of others. Verbs: read, write, close.
+    """`Pages` in front of others. Verbs: read, read_into, write_from, close.
 
     The connection ends at a region of a block each way, from where `pages` takes over by a copy: pages are not
     registered memory themselves yet. So this costs more than it saves, and is for seeing what the way through the
@@ -59,16 +59,12 @@ class LoopbackPages:
                 self._leaving[:] = await self._pages.read(page)
                 await _whole(partial(self._way.read_into, 0, block, KV))
 
-    async def write(self, page: int, block: Blocks) -> None:
-        """As read."""
-        await self.write_from(np.array([page], np.uint32), block[None])
-
     async def write_from(self, pages: PageNumbers, blocks: Blocks) -> None:
         """As read."""
         async with self._writing:
-            for page, block in zip(pages.tolist(), blocks, strict=True):
+            for at, block in enumerate(blocks):
                 await _whole(partial(self._way.write, self.block_bytes, block, KV))
-                await self._pages.write(page, self._entering)
+                await self._pages.write_from(pages[at : at + 1], self._entering[None])
 
     def pin(self, memory: Blocks) -> None:
         """Nothing: only this object's own memory is near the pages."""

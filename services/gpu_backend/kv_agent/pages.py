@@ -26,16 +26,12 @@ class Pages(Protocol):
         """u8[block_bytes] of a page; the array holds them until the next `read`."""
         ...
 
-    async def write(self, page: int, block: Blocks) -> None:
-        """The page holds the block when this returns."""
-        ...
-
     async def read_into(self, pages: PageNumbers, into: Blocks) -> None:
         """Page pages[i] into into[i]: u8[pages, block_bytes]."""
         ...
 
     async def write_from(self, pages: PageNumbers, blocks: Blocks) -> None:
-        """As read_into, the other way."""
+        """As read_into, the other way: the pages hold the blocks when this returns."""
         ...
 
     def pin(self, memory: Blocks) -> None:
@@ -79,10 +75,6 @@ class HostPages:
         self._require_all_layers()
         block: Blocks = self._memory[page]
         return block
-
-    async def write(self, page: int, block: Blocks) -> None:
-        self._require_all_layers()
-        self._memory[page] = block
 
     async def read_into(self, pages: PageNumbers, into: Blocks) -> None:
         self._require_all_layers()

@@ -79,7 +79,7 @@ class RingRelay:
     # --- from the GPU ---
 
     def _down(self) -> None:
-        driver.fetch(self._mirror.view, self._ring.address, self._stream)
+        driver.fetch_rows(self._ring.address, 0, self._mirror.view[None], self._stream)
         self._stream.wait()
         changed = np.flatnonzero(self._device_words != self._known)
         words = self._device_words[changed]
@@ -156,7 +156,9 @@ class RingRelay:
     def _send(self, offset: int, size: int, memory: NDArray[np.uint8] | None = None) -> None:
         """From the snapshot what may change before it is read; all else has been announced, and stays."""
         source = self._ring.host_view if memory is None else memory
-        driver.send(self._ring.address + offset, source[offset : offset + size], self._stream)
+        driver.send_rows(self._ring.address + offset, 0, source[None, offset : offset + size], self._stream)
 
     def _fetch(self, offset: int, size: int) -> None:
-        driver.fetch(self._ring.host_view[offset : offset + size], self._ring.address + offset, self._stream)
+        driver.fetch_rows(
+            self._ring.address + offset, 0, self._ring.host_view[None, offset : offset + size], self._stream
+        )

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.gpu
 PAGES, BLOCK, LAYERS = 12, 3 << 20, 6
 SOME = np.array([4, 5, 6, 11, 10, 0, 1], np.uint32)
 """Runs of pages, and pages alone."""
+SEVERAL = np.arange(PAGES, dtype=np.uint32)
 
 
 def drawn(*shape: int) -> NDArray[np.uint8]:
@@ -30,14 +31,14 @@ async def one_by_one(pages: DevicePages) -> None:
     content = drawn(PAGES, BLOCK)
     async with asyncio.TaskGroup() as tasks:
         for page in range(PAGES):
-            tasks.create_task(pages.write(page, content[page]))
+            tasks.create_task(pages.write_from(SEVERAL[page : page + 1], content[page : page + 1]))
     for page in reversed(range(PAGES)):
         assert (await pages.read(page) == content[page]).all(), page
-    cut = asyncio.create_task(pages.write(0, content[1]))
+    cut = asyncio.create_task(pages.write_from(SEVERAL[:1], content[1:2]))
     await asyncio.sleep(0)
     cut.cancel()
     await asyncio.wait([cut])
-    await pages.write(0, content[2])
+    await pages.write_from(SEVERAL[:1], content[2:3])
     assert (await pages.read(0) == content[2]).all()
     with pytest.raises(IndexError, match="12 of 12"):
         await pages.read(PAGES)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from services.common.settings import SettingError
 from services.fabric.hosting import RegionHost
@@ -29,12 +30,16 @@ def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         yield host
 
 
+def number(page: int) -> NDArray[np.uint32]:
+    return np.array([page], np.uint32)
+
+
 async def test_blocks_written_and_read_by_many_at_once(host: RegionHost) -> None:
     memory = np.zeros((PAGES, BLOCK), np.uint8)
     blocks = np.random.default_rng(1).integers(0, 256, (PAGES, BLOCK), np.uint8)
     pages = LoopbackPages(HostPages(memory), host, "test")
     assert pages.block_bytes == BLOCK
-    await asyncio.gather(*(pages.write(at, blocks[at]) for at in range(PAGES)))
+    await asyncio.gather(*(pages.write_from(number(at), blocks[at : at + 1]) for at in range(PAGES)))
     assert np.array_equal(memory, blocks)
     for at in range(PAGES):
         assert np.array_equal(await pages.read(at), blocks[at])
@@ -45,14 +50,14 @@ async def test_blocks_written_and_read_by_many_at_once(host: RegionHost) -> None
 async def test_a_cancelled_write_touches_nothing_afterwards(host: RegionHost) -> None:
     memory = np.zeros((PAGES, BLOCK), np.uint8)
     pages = LoopbackPages(HostPages(memory), host, "test")
-    block = np.ones(BLOCK, np.uint8)
-    writing = asyncio.create_task(pages.write(0, block))
+    block = np.ones((1, BLOCK), np.uint8)
+    writing = asyncio.create_task(pages.write_from(number(0), block))
     await asyncio.sleep(0)
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
     assert not memory.any()
-    await pages.write(1, block)
+    await pages.write_from(number(1), block)
     assert memory[1].all()
     assert not memory[0].any()
     pages.close()
@@ -62,7 +67,7 @@ async def test_a_connection_that_ends_is_an_error_of_the_system(host: RegionHost
     pages = LoopbackPages(HostPages(np.zeros((PAGES, BLOCK), np.uint8)), host, "test")
     host.close()
     with pytest.raises(OSError, match="loopback connection"):
-        await pages.write(0, np.ones(BLOCK, np.uint8))
+        await pages.write_from(number(0), np.ones((1, BLOCK), np.uint8))
     pages.close()
 
 
