@@ -109,7 +109,8 @@ async def chaos(folder: Path, options: argparse.Namespace) -> Tally:
     talks, tally = conversations(options.conversations, text, NEW_TOKENS), Tally()
     async with running(folder, unified(NAME)) as c:
         await answer_all(c, NAME, talks, text, lambda: None)
-    async with running(folder, apart(options.mesh, NAME), **SHORT_LEASES, **SPLIT) as c:
+    held = {"HOSTLESS_GPU_BACKEND_HELD_BYTES": options.held_bytes}
+    async with running(folder, apart(options.mesh, NAME), **SHORT_LEASES, **SPLIT, **held) as c:
         try:
             await disturb(c, talks, options, tally)
             await aftermath(c, talks, tally)
@@ -160,6 +161,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--agents", type=int, default=8)
     parser.add_argument("--conversations", type=int, default=160)
     parser.add_argument("--freezes", type=float, default=0.1, help="share of the disturbances that freeze a service")
+    parser.add_argument("--held-bytes", default="0", help="of each engine, for blocks that come back soon; 16MiB, say")
     parser.add_argument("--seed", type=int, default=0, help="of what is killed when; what follows differs all the same")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--logs", type=Path, help="folder for the services' logs")
