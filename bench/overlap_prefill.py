@@ -20,6 +20,7 @@ from services.fabric.ring.burst import Burst
 from services.fabric.transports import open_region
 from services.gpu_backend.engine import PAGE_TOKENS
 from services.gpu_backend.kv_agent import AgentSettings, KvAgent, Peers, RingPrompts
+from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_link import HAND_OVER_POLL_S
 from services.gpu_backend.serving import Served, prepare
 from services.gpu_backend.settings import BackendSettings
@@ -40,8 +41,8 @@ class Buffer:
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    async def open(self, transfer: int, block_bytes: int) -> tuple[RegionDescriptor, range]:
-        return self._descriptor, range(self._hit)
+    async def open(self, transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
+        return BufferPlace(self._descriptor, self._descriptor.length // block_bytes), range(self._hit)
 
     async def finish(self, transfer: int, first_token: int) -> None:
         return
