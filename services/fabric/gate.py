@@ -16,10 +16,10 @@ import numpy as np
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import _ring
-from services.fabric.errors import StaleRegion
+from services.fabric.errors import NotARegion, StaleRegion
 from services.fabric.region import MemoryRegion
 from services.fabric.region_file import open_file
-from services.fabric.rights import Rights
+from services.fabric.rights import Rights, permit
 from services.fabric.shm import SharedMemoryRegion
 
 GRACE_S = 5.0
@@ -91,6 +91,9 @@ class GateKey:
 
     def __init__(self, descriptor: RegionDescriptor) -> None:
         """Raises NotARegion, StaleRegion, WrongKey or NoRight."""
+        permit(descriptor.address, int(descriptor.rights), Rights.ATOMIC)
+        if descriptor.length < _BYTES:
+            raise NotARegion(f"region {descriptor.address} of {descriptor.length} bytes is no gate")
         self._fd = open_file(Path(descriptor.address))
         try:
             self._region = SharedMemoryRegion.open(descriptor)

@@ -5,7 +5,9 @@ from services.common.settings import SettingError
 from services.global_scheduler.client import SchedulerClient
 from services.gpu_backend.backend import Backend
 from services.gpu_backend.engine import PAGE_TOKENS
+from services.gpu_backend.engines.host_memory import available_bytes
 from services.gpu_backend.kv_agent import AgentSettings, KvAgent, Pages, Peers, RingPrompts
+from services.gpu_backend.kv_agent.held import MOST_BLOCKS
 from services.gpu_backend.kv_link import KvLink
 from services.gpu_backend.serving import Served
 from services.gpu_backend.settings import BackendSettings
@@ -40,6 +42,9 @@ def assemble(settings: BackendSettings, served: Served, port: int) -> Backend:
 
 
 def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLink:
+    held, room = min(settings.held_bytes, MOST_BLOCKS * pages.block_bytes), available_bytes()
+    if held > room:
+        raise SettingError(f"held-bytes: blocks of {held} bytes, but {room} are available")
     client = StoreClient(settings.kvstore)
     limits = AgentSettings(
         receive_buffer_bytes=settings.receive_buffer_bytes,

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from services.common import paths
-from services.fabric.errors import StaleRegion
+from services.fabric.errors import NoRight, NotARegion, StaleRegion
 from services.fabric.gate import GRACE_S, Gate, GateKey, this_machine
+from services.fabric.region import MemoryRegion
+from services.fabric.rights import Rights
 
 INSIDE = """
 import sys
@@ -72,8 +74,15 @@ def test_whoever_dies_inside_counts_as_gone_after_a_while(gate: Gate) -> None:
 
 
 def test_the_grace_is_that_of_the_last_one_that_died(gate: Gate) -> None:
-    first, second = (subprocess.Popen([sys.executable, "-c", INSIDE, gate.descriptor().SerializeToString().hex()],
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    first, second = (
+        subprocess.Popen(
+            [sys.executable, "-c", INSIDE, gate.descriptor().SerializeToString().hex()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    )
     with first, second:
         for process in (first, second):
             assert process.stdout is not None
@@ -98,6 +107,14 @@ def test_another_process_that_leaves_is_gone_at_once(gate: Gate) -> None:
         process.stdin.close()
         assert process.wait() == 0
     assert gate.vacant(0)
+
+
+@pytest.mark.parametrize(
+    "length, rights, error", [(8, Rights.READ | Rights.WRITE, NoRight), (4, Rights.ATOMIC, NotARegion)]
+)
+def test_what_is_no_gate_has_no_key(gate: Gate, length: int, rights: Rights, error: type[Exception]) -> None:
+    with MemoryRegion.create("other", length, rights) as other, pytest.raises(error):
+        GateKey(other.descriptor())
 
 
 def test_a_gate_that_was_closed_counts_as_vacant(gate: Gate) -> None:

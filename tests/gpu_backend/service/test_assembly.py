@@ -1,0 +1,29 @@
+"""What an engine is refused before it joins the mesh."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.common.settings import SettingError
+from services.gpu_backend import assembly
+from services.gpu_backend.assembly import assemble
+from services.gpu_backend.serving import Served, prepare
+from tests.gpu_backend.service.test_lost_scheduler import SETTINGS
+
+APART = replace(SETTINGS, kvstore="127.0.0.1:1", held_bytes=1 << 40)
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    monkeypatch.setenv("HOSTLESS_SHM", str(tmp_path))
+    return prepare(APART, "assembly", threading.Event())
+
+
+async def test_more_held_blocks_than_there_is_memory(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembly, "available_bytes", lambda: 1 << 20)
+    with pytest.raises(SettingError, match=r"held-bytes: blocks of \d+ bytes, but 1048576 are available"):
+        assemble(APART, served, 1)
+    backend = assemble(replace(APART, held_bytes=1 << 20), served, 1)
+    await backend.close()
