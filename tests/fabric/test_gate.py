@@ -110,7 +110,7 @@ def test_another_process_that_leaves_is_gone_at_once(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(
-    "length, rights, error", [(8, Rights.READ | Rights.WRITE, NoRight), (4, Rights.ATOMIC, NotARegion)]
+    ("length", "rights", "error"), [(8, Rights.READ | Rights.WRITE, NoRight), (4, Rights.ATOMIC, NotARegion)]
 )
 def test_what_is_no_gate_has_no_key(gate: Gate, length: int, rights: Rights, error: type[Exception]) -> None:
     with MemoryRegion.create("other", length, rights) as other, pytest.raises(error):
