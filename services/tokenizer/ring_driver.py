@@ -56,7 +56,7 @@ class RingDriver(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stops, and returns when the ring is closed. Idempotent."""
+        """Stops, and returns when the ring is closed, or is given up with an error in the log. Idempotent."""
         ...
 
 

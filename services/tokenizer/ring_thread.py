@@ -1,6 +1,7 @@
 """A ring behind a network, on a thread of its own: a network that is slow, or gone, holds up nobody else's tokens."""
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -11,8 +12,13 @@ from services.tokenizer.reader import Progress
 from services.tokenizer.ring_driver import Attached, Published
 from services.tokenizer.submission import RingRequest, Submitted
 
+log = logging.getLogger(__name__)
+
 NEWS_AHEAD = 4
 """Polls whose news the event loop has not taken yet, at most: then the thread waits for it."""
+
+CLOSE_S = 10.0
+"""How long close() waits for the thread, whose calls to a network fail soon once they are interrupted."""
 
 Job = Callable[[], None]
 
@@ -76,7 +82,11 @@ class RingOnThread:
 
     async def close(self) -> None:
         self.stop()
-        await self._closed.wait()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._closed.wait()
+        except TimeoutError:
+            log.error("a ring's thread does not end; it is left behind", extra={"seconds": CLOSE_S})
 
     def _take(self, progress: list[Progress]) -> None:
         self._room.release()
