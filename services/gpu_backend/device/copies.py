@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from services.gpu_backend.cancellation import all_over
 from services.gpu_backend.device import driver
 from services.gpu_backend.device.driver import Device, Event, MappedMemory, RegisteredMemory, Stream
 
@@ -111,16 +112,8 @@ class Channel:
 
     async def _run(self, moving: Sequence[Future[None]]) -> None:
         """To their end, also when cancelled: what has not begun then never does."""
-        if not moving:
-            return
         waited = [asyncio.wrap_future(each) for each in moving]
-        try:
-            await asyncio.wait(waited)
-        except asyncio.CancelledError:
-            for each in moving:
-                each.cancel()
-            await asyncio.wait(waited)
-            raise
+        await all_over(waited, lambda: [each.cancel() for each in moving])
         for done in waited:
             done.result()
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.hosting import RegionHost
 from services.fabric.rights import Rights
+from services.gpu_backend.cancellation import to_its_end
 from services.gpu_backend.kv_agent.buffer_place import ON_DEVICE
-from services.gpu_backend.kv_agent.pages import Blocks, PageNumbers, Pages, to_its_end
+from services.gpu_backend.kv_agent.pages import Blocks, PageNumbers, Pages
 
 Addresses = NDArray[np.uint64]
 
@@ -104,6 +105,7 @@ class HostArena:
         return part.reshape(count, -1)
 
     def close(self) -> None:
+        self._kv_pages.unpin(self._memory)
         self._region.close()
 
 

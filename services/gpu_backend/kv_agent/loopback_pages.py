@@ -17,7 +17,8 @@ from services.fabric.hosting import RegionHost
 from services.fabric.operations import TrafficClass
 from services.fabric.rights import Rights
 from services.fabric.transports import open_region
-from services.gpu_backend.kv_agent.pages import Blocks, PageNumbers, Pages, to_its_end
+from services.gpu_backend.cancellation import to_its_end
+from services.gpu_backend.kv_agent.pages import Blocks, PageNumbers, Pages
 
 KV = TrafficClass.KV
 

@@ -1,13 +1,12 @@
 """KV pages as the agent sees them: Full Blocks and Layer Blocks (D5) in and out, wherever they lie."""
 
-import asyncio
-from collections.abc import Callable
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-T = TypeVar("T")
+from services.gpu_backend.cancellation import to_its_end
+
 Blocks = NDArray[np.uint8]
 PageNumbers = NDArray[np.uint32]
 
@@ -107,13 +106,3 @@ def _copy(into: Blocks, memory: Blocks, rows: PageNumbers) -> None:
 
 def _spread(memory: Blocks, rows: PageNumbers, blocks: Blocks) -> None:
     memory[rows] = blocks
-
-
-async def to_its_end(work: Callable[[], T]) -> T:
-    """On a thread; a caller that is cancelled leaves when the thread has done with the memory."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        raise

@@ -18,10 +18,11 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.gate import Gate
 from services.fabric.hosting import RegionHost
 from services.fabric.rights import Rights
+from services.gpu_backend.cancellation import to_its_end
 from services.gpu_backend.kv_agent.arenas import Arena, DeviceArena, HostArena, PeerPages
 from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, Share
 from services.gpu_backend.kv_agent.buffer_place import BufferPlace
-from services.gpu_backend.kv_agent.pages import Blocks, PageNumbers, Pages, to_its_end
+from services.gpu_backend.kv_agent.pages import Blocks, PageNumbers, Pages
 from services.gpu_backend.kv_agent.settings import AgentSettings
 
 LOOK_S = 0.01
@@ -164,8 +165,7 @@ class ReceiveBuffers:
         """`make` may be called. Raises OSError."""
         async with self._making:
             if self._arena is None and self._regions.local:
-                given = self._kv_pages, self._regions, self._name, self.memory.size
-                self._arena = await to_its_end(lambda: HostArena(*given))
+                await to_its_end(self._make_host_arena)
 
     def make(self, share: Share, blocks: int) -> ReceiveBuffer:
         """Of a share that is granted. Raises OSError."""
@@ -187,6 +187,10 @@ class ReceiveBuffers:
                 self._left.set()
                 return
         self.memory.give_back(share)
+
+    def _make_host_arena(self) -> None:
+        """Also for a caller that has gone meanwhile."""
+        self._arena = HostArena(self._kv_pages, self._regions, self._name, self.memory.size)
 
     async def run(self) -> None:
         """As a task: looks after those that are left."""

@@ -65,6 +65,23 @@ async def test_a_gpu_that_is_not_reached_is_asked_once_and_host_memory_serves(ca
         assert sum("can't be reached" in record.getMessage() for record in caplog.records) == 1
 
 
+async def test_a_prompt_that_ends_before_its_buffer_is_opened_says_nothing_of_the_gpu(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with pair(receive_on_device=True) as p:
+        p.go_on.clear()
+        p.expect()
+        p.send()
+        await p.opened.wait()
+        p.receiver.forget(2, 1)
+        p.go_on.set()
+        assert await p.answer(p.prefill, 1) == 0
+        p.sender.forget(1, 1)
+        await handed_over(p, 8, 2)
+        assert device_of(p.prefill).copies > 0
+        assert "can't be reached" not in caplog.text
+
+
 async def test_another_machine_is_given_host_memory_with_the_hit_in_it() -> None:
     class Store(FakeStore):
         async def read(self, lease_id: int, first: int, count: int, *rest: Any) -> Readout:

@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.errors import StaleRegion
 from services.fabric.gate import GateKey
 from services.fabric.hosting import SHARED_MEMORY
 from services.fabric.transports import open_region
-from services.gpu_backend.kv_agent import AgentCounters, AgentSettings, HostPages, Pages
+from services.gpu_backend.kv_agent import AgentCounters, AgentSettings, HostPages, Pages, buffer_opener
 from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, Share
 from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.handover import TransferFailed
@@ -175,6 +177,30 @@ async def test_a_late_writer_finds_its_right_ended_and_one_under_way_is_waited_f
             while p.receiver.memory.free < p.receiver.memory.size:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         key.close()
+
+
+async def test_whoever_leaves_while_a_buffer_is_opened_leaves_no_key_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, keys = threading.Event(), threading.Event(), list[GateKey]()
+
+    class SlowKey(GateKey):
+        def __init__(self, descriptor: RegionDescriptor) -> None:
+            begun.set()
+            go_on.wait(10)
+            super().__init__(descriptor)
+            keys.append(self)
+
+    monkeypatch.setattr(buffer_opener, "GateKey", SlowKey)
+    async with pair() as p:
+        p.expect()
+        p.send()
+        await asyncio.to_thread(begun.wait, 10)
+        p.sender.forget(1, 1)
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await p.answer(p.prefill, 1) == 0
+        with pytest.raises(StaleRegion, match="closed"), keys[0].hold():
+            pass
+        p.receiver.forget(2, 1)
 
 
 async def test_who_finds_no_room_waits_and_may_leave() -> None:

@@ -73,8 +73,12 @@ GATE_FN u64 look(const u64* at) {
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
   return value;
 }
-GATE_FN void show(u64* at, u64 value) { asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory"); }
-GATE_FN void show(u32* at, u32 value) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory"); }
+GATE_FN void show(u64* at, u64 value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+GATE_FN void show(u32* at, u32 value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
 GATE_FN void settle() { __threadfence_system(); }
 GATE_FN u64 now_ns() {
   u64 now;
