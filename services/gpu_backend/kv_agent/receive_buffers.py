@@ -6,10 +6,12 @@ of every right to it.
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -25,8 +27,12 @@ from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.pages import Blocks, PageNumbers, Pages
 from services.gpu_backend.kv_agent.settings import AgentSettings
 
+log = logging.getLogger(__name__)
+
 LOOK_S = 0.01
 """Between two looks behind gates that are shut."""
+LATE_S = 10.0
+"""Who is behind a shut gate for so long is told of: a process that stands still, say."""
 CLOSE_S = 1.0
 
 
@@ -144,6 +150,16 @@ class Part:
         return self.place.first_byte + block * self._block_bytes
 
 
+@dataclass(slots=True)
+class Leaving:
+    """A buffer that has ended, and the share that is free once nobody touches it any more."""
+
+    buffer: ReceiveBuffer
+    share: Share
+    since: float
+    told: bool = False
+
+
 class ReceiveBuffers:
     """Verbs: ready, make, let_go, run, close. `memory` is theirs: a share is given back by `let_go` alone."""
 
@@ -158,7 +174,7 @@ class ReceiveBuffers:
             size = blocks * kv_pages.block_bytes
         self.memory = BufferMemory(size)
         self._making = asyncio.Lock()
-        self._leaving: list[tuple[ReceiveBuffer, Share]] = []
+        self._leaving: list[Leaving] = []
         self._left = asyncio.Event()
 
     async def ready(self) -> None:
@@ -182,8 +198,8 @@ class ReceiveBuffers:
         """Ends the buffer; the share is free as soon as nobody touches it any more."""
         if buffer is not None:
             buffer.end()
-            if not buffer.vacant(time.monotonic()):
-                self._leaving.append((buffer, share))
+            if not buffer.vacant(now := time.monotonic()):
+                self._leaving.append(Leaving(buffer, share, now))
                 self._left.set()
                 return
         self.memory.give_back(share)
@@ -215,9 +231,18 @@ class ReceiveBuffers:
     def _look(self) -> None:
         now = time.monotonic()
         still = []
-        for buffer, share in self._leaving:
-            if buffer.vacant(now):
-                self.memory.give_back(share)
-            else:
-                still.append((buffer, share))
+        for one in self._leaving:
+            if one.buffer.vacant(now):
+                self.memory.give_back(one.share)
+                continue
+            still.append(one)
+            if not one.told and now - one.since >= LATE_S:
+                one.told = True
+                log.warning(
+                    "a prompt has ended, and its receive buffer is still held: does a prefill engine stand still?",
+                    extra={
+                        "bytes": one.share.size,
+                        "gate": str(one.buffer.place.gate and one.buffer.place.gate.address),
+                    },
+                )
         self._leaving = still
