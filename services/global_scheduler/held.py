@@ -39,12 +39,14 @@ class HeldIndex:
     def of(self, marks: bytes, cached_tokens: int) -> tuple[Held, ...]:
         """Who holds how much of a hit of so many tokens, by its chain's marks."""
         lengths = marked(cached_tokens // BLOCK_TOKENS)
+        if len(marks) != MARK_BYTES * len(lengths):
+            return ()
         found: dict[str, Held] = {}
-        if len(marks) == MARK_BYTES * len(lengths):
-            for mark, blocks in reversed(list(zip(_split(marks), lengths, strict=True))):
-                for engine_id in self._holders.get(mark, ()):
-                    if len(found) < HOLDERS:
-                        found.setdefault(engine_id, Held(engine_id, blocks * BLOCK_TOKENS))
+        for mark, blocks in reversed(list(zip(_split(marks), lengths, strict=True))):
+            for engine_id in self._holders.get(mark, ()):
+                if len(found) == HOLDERS:  # a prefix that all have, of a thousand engines, is not looked through
+                    return tuple(found.values())
+                found.setdefault(engine_id, Held(engine_id, blocks * BLOCK_TOKENS))
         return tuple(found.values())
 
     def count(self, engine_id: str) -> int:

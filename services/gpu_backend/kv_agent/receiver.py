@@ -331,7 +331,8 @@ class Receiver:
         try:
             if hit:
                 await there.get(hit.start, here.view(hit.start, len(hit)))
-            self._buffer(inbound)
+            if self._buffer(inbound) is not there:
+                raise UnknownTransfer(f"transfer {inbound.name:#x} is being moved already")
         except BaseException:
             here.end()
             raise
