@@ -99,7 +99,8 @@ def up(
 
     hostless up -- hostless chat -m Hello          # up, a command, down
 
-    Any setting of a service can be given by environment, e.g. HOSTLESS_GATEWAY_MAX_QUEUE=64.
+    Other settings of a service are given by environment (docs/settings.md): gpu_backend's --held-bytes is
+    HOSTLESS_GPU_BACKEND_HELD_BYTES=4GiB.
     """
     _check_roles(prefill, decode, engines, kvstore)
     count = prefill + decode or engines

@@ -7,6 +7,7 @@ takes a unit too: 4GiB. A key that no field has, or a value that doesn't parse, 
 
 import argparse
 import dataclasses
+import difflib
 import os
 import typing
 from collections.abc import Mapping, Sequence
@@ -64,8 +65,8 @@ def _from_environment(section: str, fields: Mapping[str, Any], environ: Mapping[
         if not variable.startswith(prefix):
             continue
         if variable not in known:
-            names = ", ".join(sorted(known))
-            raise SettingError(f"environment variable {variable} is not a setting of {section}; known: {names}")
+            names = ", ".join(difflib.get_close_matches(variable, known, n=3) or sorted(known))
+            raise SettingError(f"environment variable {variable} is not a setting of {section}; there are: {names}")
         found[known[variable]] = value
     return found
 

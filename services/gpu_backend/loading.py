@@ -93,7 +93,7 @@ def _cuda(settings: BackendSettings, progress: LoadingProgress) -> EngineKit:
     except (ImportError, ToolchainMissing) as error:
         raise SettingError(
             f"engine cuda: {error}. It needs torch for CUDA, triton and CUDA's Python bindings: "
-            "pip install 'hostless[gpu-backend,cuda]'"
+            "pip install -c constraints.txt '.[all,cuda]'; docs/operations.md, On a GPU"
         ) from None
     return load_graph_kit(settings, progress)
 
