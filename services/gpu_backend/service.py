@@ -9,7 +9,8 @@ from hostless.v1 import engine_pb2 as pb
 from hostless.v1 import engine_pb2_grpc
 from services.gpu_backend.backend import Backend, NotServing, RoleRefused
 from services.gpu_backend.kv_agent.buffer_place import reply_of
-from services.gpu_backend.kv_agent.receiver import Receiver, UnknownTransfer
+from services.gpu_backend.kv_agent.inbound import UnknownTransfer
+from services.gpu_backend.kv_agent.receiver import Receiver
 from services.gpu_backend.leases import Lease, LeaseEnded, NoPlace
 
 NAME = "hostless.v1.Engine"

@@ -3,61 +3,23 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from services.common.keys import BLOCK_TOKENS
 from services.fabric.gate import this_machine
-from services.gpu_backend.kv_agent.buffer_memory import LargerThanAll, Share
+from services.gpu_backend.kv_agent.buffer_memory import LargerThanAll
 from services.gpu_backend.kv_agent.buffer_place import BufferPlace
+from services.gpu_backend.kv_agent.hit_reader import HitReader
+from services.gpu_backend.kv_agent.inbound import Inbound, UnknownTransfer, unless_gone
 from services.gpu_backend.kv_agent.links import KvLink
 from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
-from services.gpu_backend.kv_agent.receive_buffers import ReceiveBuffer, ReceiveBuffers
+from services.gpu_backend.kv_agent.receive_buffers import ReceiveBuffers
 from services.gpu_backend.kv_agent.shared import Shared
-from services.kvstore.client import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
 FILL_BYTES = 64 << 20
 """Of blocks that go into pages by one call, at most; one block at least."""
-
-
-class UnknownTransfer(Exception):
-    """No request waits under this name, or not any more."""
-
-
-@dataclass(slots=True, eq=False)
-class Inbound:
-    """A prompt that is expected. This side reads the blocks `reads` from the store, some or all of the hit (D2, D15);
-    `keys` are those of all the hit's blocks. `held`: of `reads`, when it was expected."""
-
-    order: np.void
-    keys: list[bytes]
-    reads: range
-    blocks: int
-    held: int
-    share: Share | None = None
-    buffer: ReceiveBuffer | None = None
-    opened: bool = False
-    answered: bool = False
-    give_up: asyncio.TimerHandle | None = None
-    hit: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """How many of `reads` are in the buffer, once they are read."""
-    gone: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-    @property
-    def unread_tokens(self) -> int:
-        return 0 if self.hit.done() else (len(self.reads) - self.held) * BLOCK_TOKENS
-
-    @property
-    def name(self) -> int:
-        return int(self.order["transfer"])
-
-    @property
-    def request(self) -> tuple[int, int]:
-        return int(self.order["slot"]), int(self.order["generation"])
 
 
 class Receiver:
@@ -73,12 +35,12 @@ class Receiver:
     def __init__(self, shared: Shared, filled: Callable[[], None] = lambda: None) -> None:
         """filled: called when a prompt is whole, so that the order to fill its pages will come."""
         self._filled = filled
-        self._orders, self._kv_pages, self._client = shared.orders, shared.kv_pages, shared.client
-        self._health, self._counters, self._settings = shared.health, shared.counters, shared.settings
-        self._held = shared.held
+        self._orders, self._kv_pages, self._held = shared.orders, shared.kv_pages, shared.held
+        self._counters, self._settings = shared.counters, shared.settings
         self._name, self._regions = f"kv.{shared.name}.receive", shared.regions
         self._buffers = ReceiveBuffers(shared.kv_pages, shared.regions, self._name, self._settings)
         self.memory = self._buffers.memory
+        self._hits = HitReader(shared, self._buffers)
         self._by_name: dict[int, Inbound] = {}
         self._by_request: dict[tuple[int, int], Inbound] = {}
         self._news = asyncio.Event()  # set, and replaced, when a prompt is expected
@@ -138,15 +100,15 @@ class Receiver:
             raise UnknownTransfer(f"transfer {name:#x} is open already, or has other blocks than {block_bytes} bytes")
         inbound.opened = True
         try:
-            if not (await self._granted(inbound) and await _unless_gone(inbound, inbound.hit)):
+            if not (await self._granted(inbound) and await unless_gone(inbound, inbound.hit)):
                 raise UnknownTransfer(f"transfer {name:#x} has ended")
             hit = inbound.reads[: inbound.hit.result()]
-            if self._buffer(inbound).place.on_device and machine != this_machine():
+            if inbound.buffer_in(self._buffers).place.on_device and machine != this_machine():
                 await self._move_to_host(inbound, hit)
             if inbound.give_up is None:
                 loop, patience_s = asyncio.get_running_loop(), self._settings.transfer_s
                 inbound.give_up = loop.call_later(patience_s, self._lose, inbound, "nothing came in time")
-            return self._buffer(inbound).place, hit
+            return inbound.buffer_in(self._buffers).place, hit
         except BaseException as error:
             self._lose(inbound, repr(error))
             raise
@@ -188,7 +150,7 @@ class Receiver:
         try:
             while True:
                 inbound = await self._reads.get()
-                hit = await self._read_hit(inbound, on_the_way) if await self._has_memory(inbound) else 0
+                hit = await self._hits.read(inbound, on_the_way) if await self._has_memory(inbound) else 0
                 inbound.hit.set_result(hit)
         finally:
             on_the_way.discard()
@@ -202,7 +164,7 @@ class Receiver:
 
     async def _granted(self, inbound: Inbound) -> bool:
         """Once there is memory for it; False if it has ended before. Raises OSError."""
-        if inbound.share is None or not await _unless_gone(inbound, inbound.share.granted):
+        if inbound.share is None or not await unless_gone(inbound, inbound.share.granted):
             return False
         await self._buffers.ready()
         return not inbound.gone.done()
@@ -244,106 +206,20 @@ class Receiver:
             raise UnknownTransfer(f"no request waits for transfer {name:#x}") from None
         return inbound
 
-    async def _read_hit(self, inbound: Inbound, on_the_way: LoadBuffer) -> int:
-        """Full Blocks from the store (D2), but for those that are held. Whatever fails costs the prefill side more to
-        compute, and nothing else."""
-        if not (inbound.held or self._health.available):
-            return 0
-        block_bytes = self._kv_pages.block_bytes
-        self._counters.loads += 1
-        held = loaded = 0
-        try:
-            async with asyncio.timeout(self._settings.load_deadline_s):
-                held = await self._take_held(inbound)
-                if held < len(inbound.reads) and self._health.available:
-                    loaded = await self._read_blocks(inbound, inbound.reads[held:], on_the_way)
-        except (StoreUnavailable, TimeoutError, OSError) as error:
-            if isinstance(error, StoreUnavailable):
-                self._health.failed(error)
-            log.warning("a hit was not read", extra={"slot": inbound.request[0], "why": repr(error)})
-            self._replace(inbound)  # the store may still be writing to it
-            held = 0
-        self._counters.loads_short += held + loaded < len(inbound.reads)
-        self._counters.blocks_loaded += loaded
-        self._counters.bytes_loaded += loaded * block_bytes
-        self._counters.blocks_reused += held
-        self._counters.count(KvLink.STORE_DECODE_BUFFER, loaded * block_bytes)
-        self._counters.count(KvLink.HELD_DECODE_BUFFER, held * block_bytes)
-        return held + loaded
-
-    async def _take_held(self, inbound: Inbound) -> int:
-        """Of `reads`, the first ones, as many as are held, into the buffer."""
-        first = inbound.reads.start
-        with self._held.pinned(inbound.keys[: inbound.reads.stop]) as run:
-            for at in range(first, len(run)):
-                if inbound.gone.done():
-                    return 0
-                await self._buffer(inbound).put(at, run.block(at)[None])
-            return max(0, len(run) - first)
-
-    async def _read_blocks(self, inbound: Inbound, reads: range, on_the_way: LoadBuffer) -> int:
-        settings, loaded = self._settings, 0
-        async with self._client.lease(
-            inbound.keys[: reads.stop], settings.load_deadline_s, settings.read_timeout_s
-        ) as hit:
-            self._health.answered()
-            while (first := reads.start + loaded) < hit.hit and not inbound.gone.done():
-                asked, got, why = await self._read_some(inbound, hit.lease_id, range(first, hit.hit), on_the_way)
-                loaded += got
-                if got < asked:
-                    log.info("fewer blocks than expected", extra={"got": got, "why": why})
-                    break
-        return loaded
-
-    async def _read_some(
-        self, inbound: Inbound, lease: int, blocks: range, on_the_way: LoadBuffer
-    ) -> tuple[int, int, str]:
-        """The first of `blocks`, as many as go at once: how many were asked for, how many came, and why not all."""
-        buffer, block_bytes, first = self._buffer(inbound), self._kv_pages.block_bytes, blocks.start
-        if (target := buffer.store_target()) is not None:
-            count = min(max(1, self._settings.load_buffer_bytes // block_bytes), len(blocks))
-            offset, timeout_s = first * block_bytes, self._settings.read_timeout_s
-            got = await self._client.read(lease, first, count, block_bytes, target, offset, timeout_s)
-            return count, got.blocks, got.reason
-        count = min(on_the_way.blocks, len(blocks))
-        try:
-            target, timeout_s = on_the_way.descriptor(), self._settings.read_timeout_s
-            got = await self._client.read(lease, first, count, block_bytes, target, 0, timeout_s)
-        except BaseException:
-            on_the_way.discard()  # the store may still be writing
-            raise
-        if got.blocks and not inbound.gone.done():
-            await buffer.put(first, on_the_way.first(got.blocks))
-        return count, got.blocks, got.reason
-
-    def _buffer(self, inbound: Inbound) -> ReceiveBuffer:
-        """Of an inbound that has memory. Raises OSError, UnknownTransfer."""
-        if inbound.gone.done() or inbound.share is None:
-            raise UnknownTransfer(f"transfer {inbound.name:#x} has ended")
-        if inbound.buffer is None:
-            inbound.buffer = self._buffers.make(inbound.share, inbound.blocks)
-        return inbound.buffer
-
     async def _move_to_host(self, inbound: Inbound, hit: range) -> None:
         """For a prefill side that can't reach this GPU's memory. The share stays, so that this is bounded too."""
-        there = self._buffer(inbound)
+        there = inbound.buffer_in(self._buffers)
         here = self._buffers.of_its_own(inbound.blocks, there)
         try:
             if hit:
                 await there.get(hit.start, here.view(hit.start, len(hit)))
-            if self._buffer(inbound) is not there:
+            if inbound.buffer_in(self._buffers) is not there:
                 raise UnknownTransfer(f"transfer {inbound.name:#x} is being moved already")
         except BaseException:
             here.end()
             raise
         inbound.buffer = here
         there.end()
-
-    def _replace(self, inbound: Inbound) -> None:
-        """A buffer that the store may be writing to ends; the next one is another."""
-        if inbound.buffer is not None and inbound.buffer.store_target() is not None:
-            inbound.buffer.end()
-            inbound.buffer = None
 
     def _lose(self, inbound: Inbound, why: str) -> None:
         if not inbound.answered:
@@ -367,9 +243,3 @@ class Receiver:
         if inbound.share is not None:
             self._buffers.let_go(inbound.buffer, inbound.share)
             inbound.buffer = inbound.share = None
-
-
-async def _unless_gone(inbound: Inbound, awaited: asyncio.Future[Any]) -> bool:
-    """Once it is done; False if the request has ended before."""
-    await asyncio.wait((awaited, inbound.gone), return_when=asyncio.FIRST_COMPLETED)
-    return not inbound.gone.done()

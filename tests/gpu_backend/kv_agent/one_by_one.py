@@ -26,7 +26,7 @@ from services.gpu_backend.engines.synthetic_model import DecodeCost, PrefillCost
 from services.gpu_backend.kv_agent import AgentSettings, HostPages, KvAgent, Peers, RingPrompts
 from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.handover import TransferFailed
-from services.gpu_backend.kv_agent.receiver import UnknownTransfer
+from services.gpu_backend.kv_agent.inbound import UnknownTransfer
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.kvstore.client import StoreClient

@@ -10,8 +10,8 @@ import pytest
 
 from services.fabric.gate import this_machine
 from services.fabric.transports import open_region
+from services.gpu_backend.kv_agent.inbound import UnknownTransfer
 from services.gpu_backend.kv_agent.pages import Pages
-from services.gpu_backend.kv_agent.receiver import UnknownTransfer
 from services.gpu_backend.scheduler.orders import KvOrderKind
 from services.kvstore.client import Readout
 from tests.gpu_backend.kv_agent import test_transfers as transfers

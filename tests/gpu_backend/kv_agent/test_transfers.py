@@ -20,7 +20,8 @@ from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.handover import TransferFailed
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.held import HeldBlocks
-from services.gpu_backend.kv_agent.receiver import Receiver, UnknownTransfer
+from services.gpu_backend.kv_agent.inbound import UnknownTransfer
+from services.gpu_backend.kv_agent.receiver import Receiver
 from services.gpu_backend.kv_agent.sender import Sender
 from services.gpu_backend.kv_agent.shared import Shared
 from services.gpu_backend.scheduler.orders import KvOrderKind
