@@ -65,8 +65,9 @@ def _from_environment(section: str, fields: Mapping[str, Any], environ: Mapping[
         if not variable.startswith(prefix):
             continue
         if variable not in known:
-            names = ", ".join(difflib.get_close_matches(variable, known, n=3) or sorted(known))
-            raise SettingError(f"environment variable {variable} is not a setting of {section}; there are: {names}")
+            like = difflib.get_close_matches(variable, known, n=3)
+            names = f"like it: {', '.join(like)}" if like else f"known: {', '.join(sorted(known))}"
+            raise SettingError(f"environment variable {variable} is not a setting of {section}; {names}")
         found[known[variable]] = value
     return found
 
