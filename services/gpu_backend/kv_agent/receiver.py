@@ -18,6 +18,8 @@ from services.gpu_backend.kv_agent.shared import Shared
 
 log = logging.getLogger(__name__)
 
+MOST_TOKENS = 2**32 - 1
+"""Of a vocabulary: an order's answer is a u32."""
 FILL_BYTES = 64 << 20
 """Of blocks that go into pages by one call, at most; one block at least."""
 
@@ -118,6 +120,8 @@ class Receiver:
         inbound = self._by_name.get(name)
         if inbound is None or inbound.buffer is None or inbound.answered:
             raise UnknownTransfer(f"nobody waits for transfer {name:#x} any more")
+        if not 0 <= first_token < MOST_TOKENS:  # the answer is the number after it
+            raise UnknownTransfer(f"transfer {name:#x} begins with token {first_token}, which is none")
         self._settle(inbound)
         self._orders.answer_load(inbound.order, first_token + 1)
         self._counters.prompts_received += 1

@@ -136,6 +136,17 @@ async def test_a_prompt_that_is_sent_before_it_is_expected_is_waited_for() -> No
         assert await p.answer(p.prefill, 1) == 4
 
 
+async def test_a_first_token_that_is_none_is_refused() -> None:
+    async with pair() as p:
+        p.expect()
+        await p.receiver.open(7, BLOCK_BYTES, "")
+        with pytest.raises(UnknownTransfer, match="which is none"):
+            p.receiver.finish(7, 2**32 - 1)
+        assert not p.decode.orders.answers
+        p.receiver.finish(7, 0)
+        assert await p.answer(p.decode, 2) == 1
+
+
 async def test_nobody_waits_for_it() -> None:
     async with pair() as p:
         p.send()
