@@ -1,5 +1,7 @@
 """Puts a prepared engine into the mesh: its description, its KV agent, its backend."""
 
+import logging
+
 from hostless.v1 import scheduler_pb2 as pb
 from services.common.settings import SettingError
 from services.global_scheduler.client import SchedulerClient
@@ -12,6 +14,8 @@ from services.gpu_backend.kv_link import KvLink
 from services.gpu_backend.serving import Served
 from services.gpu_backend.settings import BackendSettings
 from services.kvstore.client import StoreClient
+
+log = logging.getLogger(__name__)
 
 ROLES = {"unified": pb.ROLE_UNIFIED, "prefill": pb.ROLE_PREFILL, "decode": pb.ROLE_DECODE}
 
@@ -45,6 +49,8 @@ def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLi
     held, room = min(settings.held_bytes, MOST_BLOCKS * pages.block_bytes), available_bytes()
     if held > room:
         raise SettingError(f"held-bytes: blocks of {held} bytes, but {room} are available")
+    if settings.role == "decode":
+        _warn_of_longer_prompts(settings.receive_buffer_bytes, pages.block_bytes, served.max_context)
     client = StoreClient(settings.kvstore)
     limits = AgentSettings(
         receive_buffer_bytes=settings.receive_buffer_bytes,
@@ -72,3 +78,13 @@ def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLi
     link = KvLink(agent, client, scheduler)
     link.take_role(ROLES[settings.role])
     return link
+
+
+def _warn_of_longer_prompts(size: int, block_bytes: int, max_context: int) -> None:
+    longest = -(-max_context // PAGE_TOKENS) * block_bytes
+    if size < longest:
+        log.warning(
+            "a prompt that is longer than the receive buffer ends with an error",
+            extra={"receive_buffer_bytes": size, "holds_tokens": size // block_bytes * PAGE_TOKENS,
+                   "max_context": max_context, "would_hold_it": longest},
+        )  # fmt: skip

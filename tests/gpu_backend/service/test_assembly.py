@@ -27,3 +27,16 @@ async def test_more_held_blocks_than_there_is_memory(served: Served, monkeypatch
         assemble(APART, served, 1)
     backend = assemble(replace(APART, held_bytes=1 << 20), served, 1)
     await backend.close()
+
+
+async def test_a_receive_buffer_that_no_long_prompt_fits_in(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    small = replace(APART, held_bytes=0, role="decode", receive_buffer_bytes=1)
+    backend = assemble(small, served, 1)
+    await backend.close()
+    assert "longer than the receive buffer" in caplog.text
+
+
+async def test_a_receive_buffer_with_room_for_any_prompt(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    backend = assemble(replace(APART, held_bytes=0, role="decode", receive_buffer_bytes=1 << 30), served, 1)
+    await backend.close()
+    assert "longer than the receive buffer" not in caplog.text
