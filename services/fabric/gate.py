@@ -60,8 +60,8 @@ class Gate:
         self._region.close()
 
     def vacant(self, now: float) -> bool:
-        """Of a gate that is shut: nobody touches the memory any more. `now`: of a monotonic clock, in s. A death is seen
-        at the first call after it, when no one else is inside."""
+        """Of a gate that is shut: nobody touches the memory any more. `now`: of a monotonic clock, in s. A death is
+        seen at the first call after it, when no one else is inside."""
         if self._fd < 0:
             return True  # it was closed for that
         if self._held():
