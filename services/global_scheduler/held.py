@@ -5,6 +5,8 @@ from services.global_scheduler.policy.state import Held
 
 MOST_MARKS = 1 << 16
 """Of one engine; further ones are not remembered."""
+MOST_MARKS_IN_ALL = 1 << 21
+"""The same of all engines: about half a gigabyte of the scheduler's memory."""
 HOLDERS = 32
 """Engines named for one request, those that hold most."""
 
@@ -16,6 +18,7 @@ class HeldIndex:
     def __init__(self) -> None:
         self._holders: dict[bytes, tuple[str, ...]] = {}
         self._marks: dict[str, set[bytes]] = {}
+        self._remembered = 0
 
     def hear(self, engine_id: str, added: bytes, removed: bytes) -> None:
         """What is removed first, then what is added."""
@@ -27,8 +30,9 @@ class HeldIndex:
             return
         mine = self._marks.setdefault(engine_id, set())
         for mark in _split(added):
-            if mark not in mine and len(mine) < MOST_MARKS:
+            if mark not in mine and len(mine) < MOST_MARKS and self._remembered < MOST_MARKS_IN_ALL:
                 mine.add(mark)
+                self._remembered += 1
                 self._holders[mark] = (*self._holders.get(mark, ()), engine_id)
 
     def forget(self, engine_id: str) -> None:
@@ -57,8 +61,10 @@ class HeldIndex:
         """Integrity: both ways of looking agree. For tests; raises AssertionError."""
         told = {(engine_id, mark) for engine_id, marks in self._marks.items() for mark in marks}
         assert told == {(engine_id, mark) for mark, engines in self._holders.items() for engine_id in engines}
+        assert len(told) == self._remembered <= MOST_MARKS_IN_ALL
 
     def _drop(self, engine_id: str, mark: bytes) -> None:
+        self._remembered -= 1
         if left := tuple(other for other in self._holders[mark] if other != engine_id):
             self._holders[mark] = left
         else:

@@ -79,3 +79,16 @@ def test_what_is_remembered_is_bounded(monkeypatch) -> None:
         index.forget(engine)
     index.check()
     assert not index._holders
+
+
+def test_so_it_is_of_all_engines_and_what_is_forgotten_makes_room(monkeypatch) -> None:
+    monkeypatch.setattr(held, "MOST_MARKS_IN_ALL", 3)
+    index = HeldIndex()
+    index.hear("a", marks(chain(0, 2)), b"")
+    index.hear("b", marks(chain(0, 2)), b"")
+    index.check()
+    assert (index.count("a"), index.count("b")) == (2, 1)
+    index.forget("a")
+    index.hear("b", marks(chain(0, 2)), b"")
+    index.check()
+    assert index.count("b") == 2
