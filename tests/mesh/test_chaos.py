@@ -15,5 +15,5 @@ async def test_every_request_ends_well_and_nothing_is_left(tmp_path: Path, monke
     options = ["--minutes", "1", "--mesh", "1P2D", "--conversations", "24", "--logs", f"{logs}"]
     tally = await chaos(tmp_path, arguments(options))
     assert tally.faults == [], f"logs: {logs}"
-    assert tally.ends["right"]
+    assert tally.ends["whole"]
     assert tally.kills
