@@ -102,7 +102,7 @@ class HostArena:
 
     def view(self, at: int, count: int) -> Blocks:
         part: Blocks = self._memory[at : at + count * self._kv_pages.block_bytes]
-        return part.reshape(count, -1)
+        return part.reshape(count, self._kv_pages.block_bytes)
 
     def close(self) -> None:
         self._kv_pages.unpin(self._memory)

@@ -34,12 +34,12 @@ class LoadBuffer:
     def first(self, blocks: int) -> NDArray[np.uint8]:
         """u8[blocks, block_bytes]."""
         assert self._region is not None
-        return self._region.view[: blocks * self._block_bytes].reshape(blocks, -1)
+        return self._region.view[: blocks * self._block_bytes].reshape(blocks, self._block_bytes)
 
     def by_layers(self, blocks: int, layers: int) -> NDArray[np.uint8]:
         """u8[blocks, layers, layer_bytes] of the first ones."""
         assert self._region is not None
-        return self._region.view[: blocks * self._block_bytes].reshape(blocks, layers, -1)
+        return self._region.view[: blocks * self._block_bytes].reshape(blocks, layers, self._block_bytes // layers)
 
     def discard(self) -> None:
         """Idempotent."""

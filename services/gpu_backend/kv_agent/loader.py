@@ -188,7 +188,8 @@ class Loader:
                 for at in range(got):
                     self._hold(load, load.loaded + at, buffer.block(at))
                     await asyncio.sleep(0)  # the event loop is shared
-                await self._write(load, buffer.first(got), KvLink.PREFILL_BUFFER_PAGES)
+                if got:
+                    await self._write(load, buffer.first(got), KvLink.PREFILL_BUFFER_PAGES)
                 load.read += got
                 if got < count:
                     return

@@ -77,7 +77,7 @@ class OwnRegion:
         self._kv_pages, self._before = kv_pages, before
         length = blocks * kv_pages.block_bytes
         self._region = regions.create(f"{name}.{secrets.token_hex(6)}", length, Rights.READ | Rights.WRITE)
-        self._memory = self._region.view.reshape(blocks, -1)
+        self._memory = self._region.view.reshape(blocks, kv_pages.block_bytes)
         self.place = BufferPlace(self._region.descriptor(), blocks)
 
     def store_target(self) -> RegionDescriptor | None:

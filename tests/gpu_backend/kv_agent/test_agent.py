@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from services.common.keys import next_key, root_key
-from services.kvstore.client import Block
+from services.kvstore.client import Block, Readout
 
 BLOCK_BYTES = 20_000
 
@@ -51,6 +51,26 @@ async def test_a_chain_goes_on_behind_what_was_loaded(spawn: Any, rig: Any) -> N
         assert await r.answered(3, 1) == 9
         assert r.loaded(3, 9) == r.content(prompt)
         assert r.agent.counters.loads_short == 1
+
+
+async def test_a_store_that_finds_blocks_but_reads_none_costs_the_hit_alone(
+    spawn: Any, rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await spawn()
+    async with rig(store.address) as r:
+        prompt = r.prompt(5)
+        r.store(1, 1, prompt)
+        await r.settled()
+
+        async def nothing(*_: Any, **__: Any) -> Readout:
+            return Readout(0, "its disk is broken")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(r.client, "read", nothing)
+            r.load(2, 1, prompt)
+            assert await r.answered(2, 1) == 0
+        r.load(3, 1, prompt)
+        assert await r.answered(3, 1) == 5, "the agent goes on"
 
 
 async def test_blocks_that_the_store_has_are_not_written_again(spawn: Any, rig: Any) -> None:
