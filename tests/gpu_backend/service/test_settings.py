@@ -87,5 +87,5 @@ def test_engine_cuda_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_p
     for name in [name for name in sys.modules if name.startswith("services.gpu_backend.engines.cuda")]:
         monkeypatch.delitem(sys.modules, name)
     wanted = settings(engine="cuda", model="some")
-    with pytest.raises(SettingError, match=r"engine cuda: .*triton.*pip install 'hostless\[gpu-backend,cuda\]'"):
+    with pytest.raises(SettingError, match=r"engine cuda: .*triton.*pip install -c constraints.txt '\.\[all,cuda\]'"):
         load_kit(wanted, LoadingProgress("some", Event()))
