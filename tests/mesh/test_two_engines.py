@@ -18,6 +18,10 @@ pytestmark = pytest.mark.slow  # meshes of six processes, two of which load torc
 
 CONVERSATIONS, TURNS = 9, 3
 LENGTHS = (1, 63, 64, 65, 127, 128, 129, 192, 193, 257)
+Kinds = list[tuple[int, int]]
+"""Lengths of prompts, in tokens, and their hits, in blocks."""
+AGENTS: Kinds = [(77 * 64, 0), (77 * 64, 38), (77 * 64, 76), (76 * 64 + 1, 76)]
+"""0, 49.4 and 98.7 % of the prompt's blocks, and all of its whole ones."""
 
 
 @asynccontextmanager
@@ -35,7 +39,7 @@ def block_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setenv("HOSTLESS_MODELS", str(tmp_path / "models"))
     for name in ("one", "apart"):
         (tmp_path / name).mkdir()
-    return make_tiny_model(tmp_path / "models")
+    return make_tiny_model(tmp_path / "models", context=8192)
 
 
 def closed_form(before: dict[str, int], after: dict[str, int], pages: int, hit: int, block_bytes: int) -> str:
@@ -53,10 +57,13 @@ def closed_form(before: dict[str, int], after: dict[str, int], pages: int, hit: 
     return "split" if here and there else "decode" if there else "prefill"
 
 
-async def same_tokens_and_traffic(folder: Path, lengths: tuple[int, ...], block_bytes: int, model: str = NAME) -> None:
-    """Prompts of these lengths, with each hit that they can have, read by each side: the tokens of one engine, and the
-    bytes of the closed form over each link."""
-    kinds = [(length, hit) for length in lengths for hit in range((length - 1) // 64 + 1)]
+def each_hit(*lengths: int) -> Kinds:
+    """That prompts of these lengths can have."""
+    return [(length, hit) for length in lengths for hit in range((length - 1) // 64 + 1)]
+
+
+async def same_tokens_and_traffic(folder: Path, kinds: Kinds, block_bytes: int, model: str = NAME) -> None:
+    """Each read by each side: the tokens of one engine, and the bytes of the closed form over each link."""
     cases = [(length, hit, path) for length, hit in kinds for path in range(3 if hit else 1)]
     prompts = {f"{case}": (prompt(salt, case[0]), NEW_TOKENS) for salt, case in enumerate(cases)}
     reference = await one_engine(folder / "one", prompts, model)
@@ -86,7 +93,11 @@ async def same_tokens_and_traffic(folder: Path, lengths: tuple[int, ...], block_
 
 
 async def test_every_hit_length(tmp_path: Path, block_bytes: int) -> None:
-    await same_tokens_and_traffic(tmp_path, LENGTHS, block_bytes)
+    await same_tokens_and_traffic(tmp_path, each_hit(*LENGTHS), block_bytes)
+
+
+async def test_hits_as_long_as_agents_have_them(tmp_path: Path, block_bytes: int) -> None:
+    await same_tokens_and_traffic(tmp_path, AGENTS, block_bytes)
 
 
 @pytest.mark.model
@@ -94,7 +105,7 @@ async def test_the_real_model(tmp_path: Path) -> None:
     """SmolLM2-135M: 30 layers of 3 KV heads of 64, in float32."""
     for name in ("one", "apart"):
         (tmp_path / name).mkdir()
-    await same_tokens_and_traffic(tmp_path, (63, 128, 129), 30 * 2 * 64 * 3 * 64 * 4, "SmolLM2-135M-Instruct")
+    await same_tokens_and_traffic(tmp_path, each_hit(63, 128, 129), 30 * 2 * 64 * 3 * 64 * 4, "SmolLM2-135M-Instruct")
 
 
 async def converse(c: Client, conversation: int, leaves: bool) -> list[str]:

@@ -12,14 +12,14 @@ NAME = "tiny"
 CONTEXT = 2048
 
 
-def tiny_model() -> LlamaForCausalLM:
+def tiny_model(context: int = CONTEXT) -> LlamaForCausalLM:
     """The same weights each time."""
     return tiny_llama(
-        vocab_size=len(toy_metadata()["tokenizer.ggml.tokens"]), num_hidden_layers=3, max_position_embeddings=CONTEXT
+        vocab_size=len(toy_metadata()["tokenizer.ggml.tokens"]), num_hidden_layers=3, max_position_embeddings=context
     )
 
 
-def make_tiny_model(models: Path) -> int:
+def make_tiny_model(models: Path, context: int = CONTEXT) -> int:
     """Writes the folder `tiny` under `models`; answers the bytes of a Full Block, in float32."""
     metadata = toy_metadata()
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
@@ -35,7 +35,7 @@ def make_tiny_model(models: Path) -> int:
         writer.kv_data[0].pop("tokenizer.ggml.tokens")
         writer.add_token_list(tokens)
 
-    model = tiny_model()
+    model = tiny_model(context)
     (models / NAME).mkdir(parents=True)
     write_gguf(models / NAME / f"{NAME}.gguf", model, gguf_tensors(model), edit=edit)
     config = model.config
