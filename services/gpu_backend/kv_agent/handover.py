@@ -60,8 +60,11 @@ class Handover:
 
     async def computed(self, one: Pass, layer: int) -> None:
         """Returns when the pass has computed the layer. Raises PassLost."""
-        while one.computed <= layer:
-            if one.over:
+        while True:
+            over = one.over  # before the count: the engine's thread may compute the last layer and end between the two
+            if one.computed > layer:
+                return
+            if over:
                 raise PassLost(f"slot {one.slot}: a step ended at layer {one.computed}")
             await self._news.wait()
 
