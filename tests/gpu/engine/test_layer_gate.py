@@ -1,8 +1,6 @@
 """layer_gate.cuh, compiled for the host as a block of one thread, with the agent's side of it (D6). Needs g++."""
 
 import ctypes
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +17,7 @@ from services.gpu_backend.device.device_layers import DeviceLayers
 from services.gpu_backend.device.pass_tables import KEPT, PassTables, tables_bytes
 from services.gpu_backend.engine import STEP_SEQUENCE
 from services.gpu_backend.layers import Pass
+from tests.gpu.engine.host_library import host_library
 
 KERNELS = Path(__file__).parents[3] / "services/gpu_backend/engines/cuda/kernels"
 LANES, LANE_PAGES, LAYERS = 4, 6, 5
@@ -40,14 +39,7 @@ extern "C" void layout(u64* of) {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
-    folder = tmp_path_factory.mktemp("gate")
-    (folder / "glue.cpp").write_text(GLUE)
-    command = ["g++", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread",
-               f"-I{KERNELS}", "glue.cpp", "-o", "lib.so"]  # fmt: skip
-    subprocess.run(command, cwd=folder, check=True, timeout=120)
-    return ctypes.CDLL(str(folder / "lib.so"))
+    return host_library(tmp_path_factory.mktemp("gate"), GLUE, KERNELS, "-Wall", "-Wextra", "-Werror", "-pthread")
 
 
 def aligned(count: int) -> NDArray[np.uint8]:

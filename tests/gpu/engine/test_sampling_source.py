@@ -1,8 +1,6 @@
 """sampling.cuh, compiled for the host as a block of one thread, against engines/sampling.py. Needs g++."""
 
 import ctypes
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gpu_backend.engines.sampling import draw
+from tests.gpu.engine.host_library import host_library
 
 KERNELS = Path(__file__).parents[3] / "services/gpu_backend/engines/cuda/kernels"
 GLUE = """
@@ -30,13 +29,7 @@ extern "C" long long draw_bfloat16(const u16* row, u32 vocab, float t, float p, 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed")
-    folder = tmp_path_factory.mktemp("sampling")
-    (folder / "glue.cpp").write_text(GLUE)
-    command = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", f"-I{KERNELS}", "-x", "c++", "glue.cpp", "-o", "lib.so"]
-    subprocess.run(command, cwd=folder, check=True, timeout=120)
-    loaded = ctypes.CDLL(str(folder / "lib.so"))
+    loaded = host_library(tmp_path_factory.mktemp("sampling"), GLUE, KERNELS)
     for name in ("draw_float32", "draw_bfloat16"):
         function = getattr(loaded, name)
         function.restype = ctypes.c_longlong

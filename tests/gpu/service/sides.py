@@ -1,9 +1,6 @@
 """Sides of a hand-over with real models: a prefill engine on the GPU, and a decode engine on the CPU with the same
 weights, so that one GPU suffices."""
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +8,7 @@ import torch
 
 from services.fabric.hosting import RegionHost
 from services.fabric.region import MemoryRegion
-from services.fabric.ring import RingClient, RingGeometry, RingOwner
-from services.fabric.transports import open_region
+from services.fabric.ring import RingGeometry, RingOwner
 from services.gpu_backend.device.driver import Device
 from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
 from services.gpu_backend.engines.cuda.kit import HostDrivenKit, ResidentKit
@@ -26,7 +22,7 @@ from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.gpu_backend.settings import BackendSettings
 from services.kvstore.client import StoreClient
 from tests.gpu.engine.small_models import RandomSource, small_config
-from tests.gpu_backend.kv_agent.one_by_one import LANES, Side, until
+from tests.gpu_backend.kv_agent.one_by_one import LANES, Side
 
 CONTEXT = 4096
 CONFIG = small_config(layers=5, hidden=256, intermediate=512, heads=4, head_dim=64, vocab=1000, max_context=CONTEXT)
@@ -74,33 +70,13 @@ class ServedSide(Side):
         self.scheduler = scheduler
         if not hasattr(scheduler, "poke"):
             scheduler.poke = lambda: None
-        share = owner.share(0)
-        owner.grant(share)
-        self.ring = RingClient(open_region(self.region.descriptor()), share)
+        self._join(owner)
         self.agent = KvAgent(
             self.scheduler.orders, RingPrompts(owner), kit.kv_pages(), store, settings, name, regions, shape.layers,
             peers, self.scheduler.layers if by_layers else None,
         )  # fmt: skip
-        self._next_slot = self._tokens_at = self._prompts_at = 0
 
-    @contextlib.asynccontextmanager
-    async def run(self, settle: bool = True) -> AsyncIterator[None]:
-        running = asyncio.create_task(self.agent.run())
-        await asyncio.sleep(0)  # it listens to steps
-        self.scheduler.start()
-        try:
-            yield
-            if settle:
-                await until(lambda: self.agent.idle and self.idle)
-        finally:
-            running.cancel()
-            try:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await running
-            finally:
-                self.scheduler.stop(10)
-                if settle:
-                    self.scheduler.check()
-                self.scheduler.close()
-                self._kit.close()
-                self.region.close()
+    def _close(self) -> None:
+        self.scheduler.close()
+        self._kit.close()
+        super()._close()

@@ -77,14 +77,18 @@ class Side:
             owner.buffer, self.engine, SchedulerSettings(LANES, step_tokens, pages, kv_orders=True, store_limit=pages),
             max_context=CONTEXT, layers=lambda memory: memory.layer_counters(0 < resident < LAYERS),
         )  # fmt: skip
-        share = owner.share(0)
-        owner.grant(share)
-        self.ring = RingClient(open_region(self.region.descriptor()), share)
+        self._join(owner)
         self.agent = KvAgent(
             self.scheduler.orders, RingPrompts(owner), HostPages(self.engine.kv_pages, LAYERS, resident), store,
             settings, name, regions, LAYERS, peers, self.scheduler.layers if by_layers else None,
         )  # fmt: skip
-        self._next_slot = self._tokens_at = self._prompts_at = 0
+
+    def _join(self, owner: RingOwner) -> None:
+        """The front end's part of the ring."""
+        share = owner.share(0)
+        owner.grant(share)
+        self.ring = RingClient(open_region(self.region.descriptor()), share)
+        self._next_slot = 0
 
     @contextlib.asynccontextmanager
     async def run(self, settle: bool = True) -> AsyncIterator[None]:
@@ -95,13 +99,19 @@ class Side:
             yield
             if settle:
                 await until(lambda: self.agent.idle and self.idle)
-                self.scheduler.check()
         finally:
             running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-            self.scheduler.stop(5)
-            self.region.close()
+            try:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await running
+            finally:
+                self.scheduler.stop(10)
+                if settle:
+                    self.scheduler.check()
+                self._close()
+
+    def _close(self) -> None:
+        self.region.close()
 
     @property
     def idle(self) -> bool:
