@@ -1,7 +1,8 @@
 """`hostless plan`: what to build from so many GPUs (D14, D15)."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,8 +56,8 @@ def plan(
         wish = Wish(gpus // node.gpus, load_model(model), node, workload_of(workload, seed), slo, times, seed=seed)
     told = Console(stderr=True, highlight=False)
     try:
-        with told.status("simulating"), terminated():
-            found = planned(wish, lambda words: told.print(words, soft_wrap=True))
+        with told.status("simulating"), signals() as look:
+            found = planned(wish, lambda words: told.print(words, soft_wrap=True), look)
     except ValueError as error:
         raise CliError(str(error)) from error
     _show(found)
@@ -65,17 +66,26 @@ def plan(
 
 
 @contextmanager
-def terminated() -> Iterator[None]:
-    """SIGTERM unwinds the stack, so that what runs beside ends too."""
+def signals() -> Iterator[Callable[[], None]]:
+    """What is yielded raises SystemExit once SIGTERM or Ctrl-C came, so that what runs beside ends too. CliError when
+    a process that runs beside was ended by someone else."""
+    came: list[int] = []
 
-    def stop(*_: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
+    def look() -> None:
+        if came:
+            raise SystemExit(128 + came[0])
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda number, _: came.append(number))
     try:
-        yield
+        yield look
+    except BrokenExecutor as error:
+        look()  # a terminal sends Ctrl-C to all processes, and they may be the first to end
+        raise CliError("a process that simulated was killed", "is there memory for one on each core?") from error
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _show(found: "Plan") -> None:

@@ -1,6 +1,7 @@
 """`hostless sim` and `hostless plan` on a trace that runs in a moment."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -78,15 +79,17 @@ def test_plan_refuses_part_of_a_node() -> None:
     assert "not whole nodes" in str(done.exception)
 
 
-def test_a_plan_that_is_terminated_leaves_nothing() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_plan_that_is_ended_leaves_nothing(number: signal.Signals, processes: int) -> None:
     command = [sys.executable, "-m", "services.cli.main", "plan", "--gpus", "48", "--model", "ds-27b"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        wait_for(lambda: len(children.read_text().split()) >= 2)  # a tracker of resources and a worker
+        wait_for(lambda: len(children.read_text().split()) >= processes)  # a tracker of resources, then a worker
         workers = [int(pid) for pid in children.read_text().split()]
-        process.terminate()
+        os.killpg(process.pid, number)  # as a terminal does
         _, told = process.communicate(timeout=30)
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + number, told
     assert "leaked" not in told
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 

@@ -1,11 +1,12 @@
 """What to build from so many GPUs: the closed form's range (D14), and what the simulator finds best inside it (D15)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing import active_children, get_context
+from typing import TypeVar
 
 from services.global_scheduler.policy.chunk import Quota
 from services.global_scheduler.policy.ratio import BottleneckFree, Bounds, NodeShape, bottleneck_free, bounds
@@ -21,11 +22,19 @@ ALPHAS = (1 << 16, 1 << 18)
 BETAS = (1 << 19, 1 << 20)
 QUOTAS_S = (0.15, 0.3)
 
+T = TypeVar("T")
+
 SPLITS = 8
 """So many splits of the nodes are simulated at once; of more, evenly spaced ones, then those around the best."""
 
+LOOK_S = 0.1
+"""How often a running search looks whether it shall end."""
+
 Told = Callable[[str], None]
 """Told each result as it is found."""
+
+Look = Callable[[], None]
+"""Called every LOOK_S while simulations run; what it raises ends them all."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +91,9 @@ def node_shape(hardware: Hardware) -> NodeShape:
     return NodeShape(hardware.gpus, hardware.storage_nics, hardware.dram_bytes_per_s, hardware.nic_gbytes_per_s * 1e9)
 
 
-def plan(wish: Wish, told: Told = lambda _: None, processes: int | None = None) -> Plan:
+def plan(wish: Wish, told: Told = lambda _: None, look: Look = lambda: None, processes: int | None = None) -> Plan:
     """Simulates splits of the nodes on so many processes (the machine's cores) and tunes the best one's alpha, beta and
-    quota. Raises ValueError when no split holds the weights or the SLO."""
+    quota. Raises ValueError when no split holds the weights or the SLO, and what `look` raises."""
     shape = node_shape(wish.hardware)
     free = bottleneck_free(shape)
     possible = list(_possible(wish, told))
@@ -94,17 +103,17 @@ def plan(wish: Wish, told: Told = lambda _: None, processes: int | None = None) 
         while possible and stride > 1:
             rates = {nodes: split.agents_per_s for nodes, split in found.items()}
             wanted, stride = next_splits(possible, rates, stride)
-            found |= _capacities(pool, wish, wanted, free, told)
+            found |= _capacities(pool, wish, wanted, free, told, look)
         splits = tuple(found[nodes] for nodes in sorted(found))
         best = max(splits, key=lambda split: split.agents_per_s, default=None)
         if best is None or best.service is None:
             raise ValueError(f"no split of {wish.nodes} nodes holds the SLO with {wish.model.name}; use more nodes")
-        return Plan(tuple(bounds(shape)), free, splits, best, *_tune(pool, wish, best, told))
+        return Plan(tuple(bounds(shape)), free, splits, best, *_tune(pool, wish, best, told, look))
 
 
 @contextmanager
 def _workers(processes: int | None) -> Iterator[Executor]:
-    """Processes that end at once when the caller is interrupted: their simulations take minutes."""
+    """Processes that end at once when the caller raises: their simulations take minutes."""
     others = set(active_children())
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         try:
@@ -136,16 +145,25 @@ def _possible(wish: Wish, told: Told) -> Iterator[int]:
             yield prefill_nodes
 
 
+def _results(running: Mapping[Future[Service | None], T], look: Look) -> Iterator[tuple[T, Service | None]]:
+    """Each as it is found. A signal is looked for here: a handler that raised while the pool starts would leave it
+    half made, and the end would wait for ever."""
+    left = set(running)
+    while left:
+        done, left = wait(left, LOOK_S, FIRST_COMPLETED)
+        look()
+        yield from ((running[each], each.result()) for each in done)
+
+
 def _capacities(
-    pool: Executor, wish: Wish, prefill_nodes: Sequence[int], free: BottleneckFree | None, told: Told
+    pool: Executor, wish: Wish, prefill_nodes: Sequence[int], free: BottleneckFree | None, told: Told, look: Look
 ) -> dict[int, Split]:
     running = {pool.submit(_capacity, wish, nodes): nodes for nodes in prefill_nodes}
     found = {}
-    for each in as_completed(running):
-        nodes = running[each]
+    for nodes, service in _results(running, look):
         ratio = Fraction(nodes, wish.nodes - nodes)
         inside = free is not None and free.low <= ratio <= free.high
-        found[nodes] = split = Split(nodes, wish.nodes - nodes, inside, each.result())
+        found[nodes] = split = Split(nodes, wish.nodes - nodes, inside, service)
         told(f"{split.name} carries {split.agents_per_s:.3g} agents/s")
     return found
 
@@ -165,23 +183,21 @@ def _cluster(wish: Wish, prefill_nodes: int) -> Cluster:
     return Cluster(wish.model, wish.hardware, prefill_nodes, decode_nodes, prefill_nodes, decode_nodes)
 
 
-def _tune(pool: Executor, wish: Wish, best: Split, told: Told) -> tuple[int, int, Quota, float]:
+def _tune(pool: Executor, wish: Wish, best: Split, told: Told, look: Look) -> tuple[int, int, Quota, float]:
     """One parameter changed at a time, at the best split: what carries the most agents a second."""
     parameters, quota = wish.system.parameters, TIMING.quota
     found = (parameters.alpha_tokens, parameters.beta_tokens, quota)
-    most, running = best.agents_per_s, {}
+    running, carried = {}, {found: best.agents_per_s}
     for alpha, beta, attention_s in _candidates(*found):
         tuned = (alpha, beta, Quota(attention_s, quota.tokens))
         system, timing = wish.system.tuned(alpha, beta), Timing(quota=tuned[2])
-        running[pool.submit(_capacity, wish, best.prefill_nodes, system, timing, most)] = tuned
-    for each, tuned in running.items():
-        service = each.result()
-        carried = service.agents_per_s if service else 0.0
+        running[pool.submit(_capacity, wish, best.prefill_nodes, system, timing, best.agents_per_s)] = tuned
+    for tuned, service in _results(running, look):
+        carried[tuned] = service.agents_per_s if service else 0.0
         words = f"alpha {tuned[0]}, beta {tuned[1]}, quota {tuned[2].attention_s} s"
-        told(f"{best.name} carries {carried:.3g} agents/s with {words}")
-        if carried > most:
-            most, found = carried, tuned
-    return *found, most
+        told(f"{best.name} carries {carried[tuned]:.3g} agents/s with {words}")
+    most = max([found, *running.values()], key=lambda tuned: carried[tuned])  # of equals the first
+    return *most, carried[most]
 
 
 def _candidates(alpha: int, beta: int, quota: Quota) -> Iterator[tuple[int, int, float]]:
