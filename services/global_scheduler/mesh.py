@@ -238,6 +238,7 @@ def _engine(record: EngineRecord) -> Engine:
         page_tokens=info.page_tokens,
         page_count=info.page_count,
         max_context=info.max_context,
+        receive_tokens=info.receive_tokens,
     )
 
 

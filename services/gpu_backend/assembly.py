@@ -22,8 +22,9 @@ ROLES = {"unified": pb.ROLE_UNIFIED, "prefill": pb.ROLE_PREFILL, "decode": pb.RO
 
 def assemble(settings: BackendSettings, served: Served, port: int) -> Backend:
     """A backend, not yet started, for the service that listens on `port`. It owns `served`. Raises SettingError."""
-    kv_link = None
+    kv_link, receive_tokens = None, 0
     if served.kv_pages is not None:
+        receive_tokens = _receive_tokens(settings.receive_buffer_bytes, served.kv_pages.block_bytes)
         try:
             kv_link = _join_store(settings, served, served.kv_pages)
         except OSError as error:
@@ -41,6 +42,7 @@ def assemble(settings: BackendSettings, served: Served, port: int) -> Backend:
         kv_layout=served.geometry.kv_layout,
         model_path=str(settings.model_folder),
         node_id=settings.node,
+        receive_tokens=receive_tokens,
     )
     return Backend(settings, info, served, kv_link)
 
@@ -80,11 +82,18 @@ def _join_store(settings: BackendSettings, served: Served, pages: Pages) -> KvLi
     return link
 
 
+def _receive_tokens(size: int, block_bytes: int) -> int:
+    """Of the longest prompt that the receive buffer holds: the mesh sends none that is longer."""
+    if size < block_bytes:
+        raise SettingError(f"receive-buffer-bytes: {size} hold no block of {PAGE_TOKENS} tokens, {block_bytes} bytes")
+    return size // block_bytes * PAGE_TOKENS
+
+
 def _warn_of_longer_prompts(size: int, block_bytes: int, max_context: int) -> None:
     longest = -(-max_context // PAGE_TOKENS) * block_bytes
     if size < longest:
         log.warning(
-            "a prompt that is longer than the receive buffer ends with an error",
+            "a prompt that is longer than the receive buffer holds is refused",
             extra={"receive_buffer_bytes": size, "holds_tokens": size // block_bytes * PAGE_TOKENS,
                    "max_context": max_context, "would_hold_it": longest},
         )  # fmt: skip

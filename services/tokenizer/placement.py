@@ -134,8 +134,12 @@ class Placer:
         return [self._without_scheduler(asked.item, asked.tried) for asked in burst]
 
     def _without_scheduler(self, item: pb.ScheduleItem, tried: Tried) -> pb.Placement | Refusal:
+        def usable(info: pb.EngineInfo) -> bool:
+            too_long = info.role == pb.ROLE_DECODE and 0 < info.receive_tokens < item.prompt_tokens
+            return self._usable(info) and not too_long
+
         def in_turn(role: pb.Role, tokens: int) -> pb.EngineInfo | None:
-            return self._live.in_turn(item.model, role, tokens, tried, self._usable)
+            return self._live.in_turn(item.model, role, tokens, tried, usable)
 
         whole = item.prompt_tokens + item.max_tokens
         if unified := in_turn(pb.ROLE_UNIFIED, whole):

@@ -33,6 +33,7 @@ class Member:
         "free_tokens",
         "held_requests",
         "held_tokens",
+        "longest_prompt",
         "max_context",
         "node",
         "page_tokens",
@@ -47,6 +48,8 @@ class Member:
         self.engine_id = engine.engine_id
         self.node = node
         self.max_context = engine.max_context
+        receives = engine.role is Role.DECODE and engine.receive_tokens > 0
+        self.longest_prompt = engine.receive_tokens if receives else engine.max_context
         self.page_tokens = engine.page_tokens
         # D6: a prefill engine holds a few layers' KV at a time, so its pages bound no prompt.
         layerwise = engine.role is Role.PREFILL
@@ -100,6 +103,7 @@ class Member:
         """Whether it could hold the request if it had nothing else to do; False if it was tried and lost."""
         return (
             request.prompt_tokens + request.max_tokens <= self.max_context
+            and request.prompt_tokens <= self.longest_prompt
             and request.kv_tokens <= self.capacity_tokens
             and self.engine_id not in request.exclude_engines
         )

@@ -2,9 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from services.global_scheduler.policy.fleet import Member
 from services.global_scheduler.policy.state import Refusal, RefusalReason, Request
+
+
+class Shape(NamedTuple):
+    """What bounds the requests that an engine could hold, in tokens."""
+
+    context: int
+    kv_memory: int
+    longest_prompt: int
 
 
 class Roster:
@@ -12,40 +21,52 @@ class Roster:
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
-        self._shapes: Counter[tuple[int, int]] = Counter()  # (longest context, KV memory in tokens)
+        self._shapes: Counter[Shape] = Counter()
 
     def __len__(self) -> int:
         return len(self._members)
 
     def add(self, member: Member) -> None:
         self._members[member.engine_id] = member
-        self._shapes[member.max_context, member.capacity_tokens] += 1
+        self._shapes[_shape(member)] += 1
 
     def remove(self, member: Member) -> None:
         del self._members[member.engine_id]
-        shape = member.max_context, member.capacity_tokens
+        shape = _shape(member)
         self._shapes[shape] -= 1
         if not self._shapes[shape]:
             del self._shapes[shape]
 
     def refusal(self, request: Request) -> Refusal | None:
         """None if an engine could hold the request if it had nothing else to do."""
-        shapes: Iterable[tuple[int, int]] = self._shapes
+        shapes: Iterable[Shape] = self._shapes
         if request.exclude_engines:
             members = self._members.values()
             left = [member for member in members if member.engine_id not in request.exclude_engines]
-            shapes = [(member.max_context, member.capacity_tokens) for member in left]
+            shapes = [_shape(member) for member in left]
         if not shapes:
             return no_live_engine(request)
         whole, written = request.prompt_tokens + request.max_tokens, request.kv_tokens
-        if any(whole <= context and written <= tokens for context, tokens in shapes):
+        roomy = [shape for shape in shapes if whole <= shape.context and written <= shape.kv_memory]
+        if any(request.prompt_tokens <= shape.longest_prompt for shape in roomy):
             return None
-        message = (
-            f"prompt of {request.prompt_tokens} and up to {request.max_tokens} new tokens fit no engine of model "
-            f"{request.model!r}: the longest context is {max(context for context, _ in shapes)} tokens, the largest "
-            f"KV memory {max(tokens for _, tokens in shapes)}"
-        )
+        if roomy:
+            longest = max(shape.longest_prompt for shape in roomy)
+            message = (
+                f"the prompt has {request.prompt_tokens} tokens; decode engines of model {request.model!r} take over "
+                f"prompts of up to {longest}, which is what their memory for them holds (--receive-buffer-bytes)"
+            )
+        else:
+            message = (
+                f"prompt of {request.prompt_tokens} and up to {request.max_tokens} new tokens fit no engine of model "
+                f"{request.model!r}: the longest context is {max(shape.context for shape in shapes)} tokens, the "
+                f"largest KV memory {max(shape.kv_memory for shape in shapes)}"
+            )
         return Refusal(request.request_id, RefusalReason.TOO_LARGE, message)
+
+
+def _shape(member: Member) -> Shape:
+    return Shape(member.max_context, member.capacity_tokens, member.longest_prompt)
 
 
 def no_live_engine(request: Request) -> Refusal:

@@ -42,6 +42,7 @@ class Engine:
     page_tokens: int
     page_count: int
     max_context: int  # most tokens of one request, prompt and completion together
+    receive_tokens: int = 0  # longest prompt that it can take over from a prefill engine; 0: of any length
 
 
 class Load(NamedTuple):

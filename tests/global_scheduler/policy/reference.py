@@ -46,6 +46,8 @@ class Told:
             return False
         if request.prompt_tokens + request.max_tokens > self.engine.max_context:
             return False
+        if self.engine.role is Role.DECODE and 0 < self.engine.receive_tokens < request.prompt_tokens:
+            return False
         memory = self.engine.page_count * self.engine.page_tokens
         return self.engine.role is Role.PREFILL or request.prompt_tokens + max(request.max_tokens, 1) - 1 <= memory
 

@@ -66,12 +66,13 @@ class AsTheReference(RuleBasedStateMachine):
         load=loads,
         own_node=st.booleans(),
         large=st.booleans(),
+        receives=st.sampled_from((0, 0, 40, 70)),
     )
-    def add(self, role: Role, index: int, load: Load, own_node: bool, large: bool) -> None:
+    def add(self, role: Role, index: int, load: Load, own_node: bool, large: bool, receives: int) -> None:
         name, group = list(ENGINES[role].items())[index]
         if name not in self.reference.engines:
             node = group if own_node else "shared"
-            engine = Engine(name, group, node, role, "m", PAGE, 50 if large else 15, 200 if large else 80)
+            engine = Engine(name, group, node, role, "m", PAGE, 50 if large else 15, 200 if large else 80, receives)
             self.policy.add(engine, load)
             self.reference.engines[name] = Told(engine, load)
 

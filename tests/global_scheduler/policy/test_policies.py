@@ -28,7 +28,7 @@ def join(
 ) -> None:
     group = group or engine_id
     free = more.get("free_pages", PAGES)
-    engine = Engine(engine_id, group, group, role, "m", 64, PAGES, PAGES * 64)
+    engine = Engine(engine_id, group, group, role, "m", 64, PAGES, PAGES * 64, more.get("receives", 0))
     policy.add(engine, Load(0, tokens, reads, free))
 
 
@@ -73,6 +73,24 @@ def test_a_hit_is_read_once_whoever_reads_it(name: str) -> None:
             if each.path is not ReadPath.SPLIT:
                 other = each.decode_read_tokens if each.path is ReadPath.PREFILL else each.prefill_read_tokens
                 assert other == 0
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_prompt_goes_to_a_decode_engine_that_can_take_it_over(name: str) -> None:
+    policy = make_policy(name, Parameters())
+    join(policy, Role.PREFILL, "p", receives=64)  # of no account there
+    join(policy, Role.DECODE, "d0", receives=640)
+    join(policy, Role.DECODE, "d1", receives=704)
+    assert {d.decode for d in placed(policy, *[request(str(i), 641) for i in range(4)])} == {"d1"}
+    (refused,) = place(policy, request("longer", 705))
+    assert isinstance(refused, Refusal)
+    assert refused.reason is RefusalReason.TOO_LARGE
+    assert "has 705 tokens" in refused.message
+    assert "up to 704" in refused.message
+    assert "--receive-buffer-bytes" in refused.message
+    join(policy, Role.UNIFIED, "u", receives=64)
+    (whole,) = placed(policy, request("longer", 705))
+    assert whole.decode == "u"
 
 
 def test_round_robin_takes_turns_and_reads_on_the_prefill_side() -> None:

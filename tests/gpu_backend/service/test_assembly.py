@@ -30,10 +30,19 @@ async def test_more_held_blocks_than_there_is_memory(served: Served, monkeypatch
 
 
 async def test_a_receive_buffer_that_no_long_prompt_fits_in(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    small = replace(APART, held_bytes=0, role="decode", receive_buffer_bytes=1)
+    assert served.kv_pages
+    two_blocks = 3 * served.kv_pages.block_bytes - 1
+    small = replace(APART, held_bytes=0, role="decode", receive_buffer_bytes=two_blocks)
     backend = assemble(small, served, 1)
     await backend.close()
     assert "longer than the receive buffer" in caplog.text
+    assert backend.info.receive_tokens == 128
+
+
+async def test_a_receive_buffer_that_no_prompt_fits_in(served: Served) -> None:
+    with pytest.raises(SettingError, match="receive-buffer-bytes: 1 hold no block of 64 tokens"):
+        assemble(replace(APART, held_bytes=0, receive_buffer_bytes=1), served, 1)
+    served.closing.close()
 
 
 async def test_a_receive_buffer_with_room_for_any_prompt(served: Served, caplog: pytest.LogCaptureFixture) -> None:

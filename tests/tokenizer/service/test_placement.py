@@ -33,10 +33,11 @@ class FakeClient:
         return [self.answer(item) for item in items]
 
 
-def info(engine_id: str, role: pb.Role = pb.ROLE_UNIFIED) -> pb.EngineInfo:
+def info(engine_id: str, role: pb.Role = pb.ROLE_UNIFIED, receives: int = 0) -> pb.EngineInfo:
     return pb.EngineInfo(
-        engine_id=engine_id, role=role, model="m", epoch=1, page_tokens=64, page_count=10, max_context=640
-    )
+        engine_id=engine_id, role=role, model="m", epoch=1, page_tokens=64, page_count=10, max_context=640,
+        receive_tokens=receives,
+    )  # fmt: skip
 
 
 @contextlib.asynccontextmanager
@@ -107,6 +108,13 @@ async def test_without_the_scheduler_one_engine_comes_before_two() -> None:
         placed = await placer.place(item(), frozenset({("u", 1)}))
         assert (placed.engine.engine_id, placed.decode.engine_id) == ("p", "d")
         assert placed.path == pb.READ_PATH_PREFILL
+
+
+async def test_without_the_scheduler_a_prompt_goes_where_it_can_be_taken_over() -> None:
+    engines = [info("p", pb.ROLE_PREFILL), info("little", pb.ROLE_DECODE, 9), info("large", pb.ROLE_DECODE, 10)]
+    async with placing(away, *engines) as (placer, _):
+        for _ in engines:
+            assert (await placer.place(item(tokens=10), frozenset())).decode.engine_id == "large"
 
 
 async def test_without_the_scheduler_a_prefill_engine_alone_is_none() -> None:
