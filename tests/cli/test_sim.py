@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from typer.testing import CliRunner
 
 from services.cli.errors import CliError, UsageError
 from services.cli.main import app
+from tests.waiting import wait_until
 
 RUNNER = CliRunner()
 SMALL = ["--model", "ds-27b", "--nodes", "1P1D"]
@@ -85,17 +84,10 @@ def test_a_plan_that_is_ended_leaves_nothing(number: signal.Signals, processes: 
     command = [sys.executable, "-m", "services.cli.main", "plan", "--gpus", "48", "--model", "ds-27b"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        wait_for(lambda: len(children.read_text().split()) >= processes)  # a tracker of resources, then a worker
+        wait_until(lambda: len(children.read_text().split()) >= processes)  # a tracker of resources, then a worker
         workers = [int(pid) for pid in children.read_text().split()]
         os.killpg(process.pid, number)  # as a terminal does
         _, told = process.communicate(timeout=30)
     assert process.returncode == 128 + number, told
     assert "leaked" not in told
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.01)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))

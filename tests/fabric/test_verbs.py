@@ -21,7 +21,7 @@ from services.fabric.verbs import device as devices
 from services.fabric.verbs.core import WORD, Access, Far, Kind, check_end
 from services.fabric.verbs.region import VerbsRegion
 from services.fabric.verbs.rounds import rounds
-from tests.fabric.waiting import until
+from tests.waiting import wait_until
 
 needs_device = pytest.mark.skipif(not devices.active_devices(), reason="needs an RDMA device; tests/rdma boots one")
 
@@ -212,7 +212,7 @@ def test_a_peer_that_closes_leaves_nothing_at_the_owner() -> None:
             remote = open_region(region.descriptor())
             assert publication.pairs == 1  # type: ignore[attr-defined]
             remote.close()
-            until(lambda: publication.pairs == 0)  # type: ignore[attr-defined]
+            wait_until(lambda: publication.pairs == 0)  # type: ignore[attr-defined]
 
 
 def test_words_of_numpy() -> None:

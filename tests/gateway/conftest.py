@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ from services.common.lifecycle import Lifecycle
 from services.gateway.service import Gateway
 from services.gateway.settings import GatewaySettings
 from tests.gateway.fakes import MODEL, WAIT_S, FakeTokenizer
+from tests.waiting import until
 
 
 @dataclass
@@ -106,16 +107,6 @@ class Answer:
     def finishes(self, index: int = 0) -> list[str]:
         choices = [choice for event in self.events if event != "[DONE]" for choice in event.get("choices", [])]
         return [choice["finish_reason"] for choice in choices if choice["index"] == index and choice["finish_reason"]]
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Waits for something that tells nobody when it happens."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            result = condition()
-            if result if isinstance(result, bool) else await result:
-                return
-            await asyncio.sleep(0.01)
 
 
 def parse_events(text: str) -> list[Any]:

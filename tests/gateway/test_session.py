@@ -12,8 +12,9 @@ from services.gateway.reply import Reply
 from services.gateway.session import Session
 from services.tokenizer import client as client_module
 from services.tokenizer.client import FrontendClient
-from tests.gateway.conftest import Site, site_of, until
+from tests.gateway.conftest import Site, site_of
 from tests.gateway.fakes import FakeTokenizer, words
+from tests.waiting import until
 
 
 @pytest.fixture

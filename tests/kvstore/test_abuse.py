@@ -20,7 +20,7 @@ from services.kvstore.engines import Read, StorageEngine, Write
 from services.kvstore.engines.files.engine import FileEngine
 from services.kvstore.engines.local import LocalEngine
 from tests.kvstore.blocks import keys
-from tests.kvstore.waiting import until
+from tests.waiting import until
 
 LENGTH = 20_000
 U32, U64 = (1 << 32) - 1, (1 << 64) - 1

@@ -11,7 +11,7 @@ import pytest
 from services.kvstore.engines import Read, Write
 from services.kvstore.engines.files.engine import FileEngine
 from tests.kvstore.blocks import LENGTH, keys
-from tests.kvstore.waiting import until
+from tests.waiting import until
 
 
 class SlowEngine(FileEngine):

@@ -14,7 +14,7 @@ from services.common.lane import frames
 from services.common.lane.frames import Frame, Frames, Malformed, Messages
 from services.kvstore.client import StoreUnavailable
 from tests.kvstore.blocks import keys
-from tests.kvstore.waiting import until
+from tests.waiting import until
 
 
 @given(st.lists(st.binary(max_size=40_000), max_size=5), st.data())

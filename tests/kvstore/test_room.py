@@ -7,7 +7,7 @@ import pytest
 
 from services.kvstore.block import Block
 from tests.kvstore.blocks import LENGTH, keys
-from tests.kvstore.waiting import until
+from tests.waiting import until
 
 
 async def test_eviction_takes_cold_leaves_and_never_what_is_leased(start: Any, tools: Any, region: Any) -> None:

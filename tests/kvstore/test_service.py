@@ -11,7 +11,7 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.region import MemoryRegion
 from services.kvstore.client import StoreUnavailable
 from tests.kvstore.blocks import LENGTH, keys
-from tests.kvstore.waiting import until
+from tests.waiting import until
 
 
 async def test_what_is_committed_is_read_back_also_after_a_restart(start: Any, tools: Any, region: Any) -> None:

@@ -19,7 +19,7 @@ from services.fabric.rights import Rights
 from services.fabric.tcp.agent import TcpPublisher
 from services.fabric.tcp.region import TcpRegion
 from tests.fabric.tcp.wire import HELLO
-from tests.fabric.waiting import until
+from tests.waiting import wait_until
 
 LENGTH = 1 << 20
 SESSIONS = 150
@@ -123,7 +123,7 @@ def test_writers_killed_in_the_middle(publisher: TcpPublisher, tmp_path: Path) -
                 assert writer.stdout
                 assert writer.stdout.readline() == "writing\n"
                 writer.send_signal(signal.SIGKILL)
-        until(lambda: publisher.connections == 1)  # theirs end with them
+        wait_until(lambda: publisher.connections == 1)  # theirs end with them
         friend.write(0, np.zeros(16 << 20, np.uint8), TrafficClass.KV)
         assert not region.view.any()
         friend.close()

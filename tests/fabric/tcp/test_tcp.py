@@ -21,7 +21,7 @@ from services.fabric.tcp.link import ArbiterSettings, Link
 from services.fabric.tcp.region import TcpRegion
 from tests.fabric.conformance.owner import owner
 from tests.fabric.tcp.wire import HELLO
-from tests.fabric.waiting import until
+from tests.waiting import wait_until
 
 LENGTH = 8 << 20
 SOON_S = 0.3
@@ -219,7 +219,7 @@ def test_an_interrupted_call_fails_and_all_that_come() -> None:
 
         pushing = threading.Thread(target=push)
         pushing.start()
-        until(remote._locks[TrafficClass.MODEL].locked)
+        wait_until(remote._locks[TrafficClass.MODEL].locked)
         remote.interrupt()
         pushing.join(20)
         process.send_signal(signal.SIGCONT)
@@ -238,7 +238,7 @@ def test_a_connection_a_traffic_class_and_none_after_the_end(publisher: TcpPubli
     for remote in remotes:
         remote.close()
     last = TcpRegion.open(region.descriptor())
-    until(lambda: publisher.connections == 1)
+    wait_until(lambda: publisher.connections == 1)
     last.close()
 
 

@@ -2,8 +2,7 @@
 
 import ctypes
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from services.gpu_backend.device.pass_tables import KEPT, PassTables, tables_byt
 from services.gpu_backend.engine import STEP_SEQUENCE
 from services.gpu_backend.layers import Pass
 from tests.gpu.engine.host_library import host_library
+from tests.waiting import wait_until
 
 KERNELS = Path(__file__).parents[3] / "services/gpu_backend/engines/cuda/kernels"
 LANES, LANE_PAGES, LAYERS = 4, 6, 5
@@ -86,13 +86,6 @@ class Card:
 def handed(slot: int, lane: int, position: int, count: int, last: int = 1) -> dict[str, int]:
     return {"slot": slot, "generation": 3, "lane": lane, "position": position, "token_count": count, "sample": last,
             "hands_over": 1}  # fmt: skip
-
-
-def until(holds: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < give_up
-        time.sleep(1e-4)
 
 
 def test_layouts_are_those_of_the_host(library: ctypes.CDLL) -> None:
@@ -196,9 +189,9 @@ def test_a_step_waits_for_each_layer(library: ctypes.CDLL) -> None:
     card.layers.raise_to(2, 1)
     card.begin(handed(5, 2, 64, 30), {"slot": 1, "lane": 1, "token_count": 30, "sample": 1})
     step = Step(card)
-    until(lambda: reached(card) == 1)
+    wait_until(lambda: reached(card) == 1)
     card.layers.raise_to(2, 3)
-    until(lambda: reached(card) == 3)
+    wait_until(lambda: reached(card) == 3)
     assert step.is_alive()
     card.layers.close(2, LAYERS)
     step.join(20)
@@ -213,7 +206,7 @@ def test_a_layer_that_fails_ends_the_wait_and_the_others_count(library: ctypes.C
     card.layers.raise_to(2, layer)
     card.begin(handed(5, 2, 64, 30), handed(6, 3, 0, 30))
     step = Step(card)
-    until(lambda: reached(card) == layer)
+    wait_until(lambda: reached(card) == layer)
     lost, other = (one for rows in card.tables._live.values() for _, one in rows)
     card.layers.fail(2)
     step.join(20)
@@ -239,7 +232,7 @@ def test_the_agent_hears_by_a_thread_and_leaves_nobody_waiting(library: ctypes.C
     card.layers.raise_to(2, 2)
     card.begin(handed(5, 2, 64, 30))
     step = Step(card)
-    until(lambda: bool(heard) and heard[-1][0].computed == 2)
+    wait_until(lambda: bool(heard) and heard[-1][0].computed == 2)
     card.layers.attend(False)
     card.layers.listen(None)
     step.join(20)

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +29,7 @@ from services.gpu_backend.scheduler.interface import SchedulerLost
 from services.gpu_backend.scheduler.settings import SchedulerSettings, graph_sizes
 from tests.gpu.scheduler.reference import VOCABULARY
 from tests.gpu.scheduler.ring_relay import RingRelay
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 SOURCE = Path(__file__).with_name("toy.cu")
@@ -113,11 +113,8 @@ class Rig:
     def state(self) -> EngineState:
         return EngineState(int(np.frombuffer(self.ring.buffer, np.uint32, 1, _STATE_AT)[0]))
 
-    def until(self, holds: Callable[[], bool], seconds: float = 20.0) -> None:
-        give_up = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < give_up, (self.scheduler.counters(), self.scheduler.ending)
-            time.sleep(0.001)
+    def until(self, holds: Callable[[], bool]) -> None:
+        wait_until(holds, saw=lambda: (self.scheduler.counters(), self.scheduler.ending))
 
     def front_end(self, place: int, **given: Any) -> "subprocess.Popen[str]":
         """A front end at this place, in a process of its own, which ends with the rig at the latest."""

@@ -21,9 +21,10 @@ from services.gpu_backend.models.registry import LoadedModel
 from services.kvstore.client import StoreClient
 from tests.gpu.service.sides import CONFIG, CONTEXT, ServedSide, cpu_kit, gpu_kit, model
 from tests.gpu_backend.kv_agent import one_by_one
-from tests.gpu_backend.kv_agent.one_by_one import OneByOne, Straight, until
+from tests.gpu_backend.kv_agent.one_by_one import OneByOne, Straight
 from tests.gpu_backend.kv_agent.test_layers import Fetches
 from tests.gpu_backend.service.processes import service
+from tests.waiting import until
 
 pytestmark = pytest.mark.gpu
 

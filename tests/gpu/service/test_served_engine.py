@@ -13,8 +13,9 @@ import pytest
 import tests.gpu.engine.hardware  # noqa: F401
 from services.fabric.ring import Finish
 from services.gpu_backend.client import EngineClient
-from tests.gpu_backend.service.front_end import FrontEnd, until
+from tests.gpu_backend.service.front_end import FrontEnd
 from tests.gpu_backend.service.processes import ServiceProcess, engine
+from tests.waiting import until
 
 pytestmark = pytest.mark.gpu
 

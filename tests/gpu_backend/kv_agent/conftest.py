@@ -18,6 +18,7 @@ from services.gpu_backend.kv_agent import AgentSettings, HostPages, KvAgent
 from services.gpu_backend.scheduler.memory import KV_ORDER
 from services.gpu_backend.scheduler.orders import KvOrderKind
 from services.kvstore.client import StoreClient
+from tests.waiting import until
 
 BLOCK_BYTES = 20_000
 PAGES = 256
@@ -111,18 +112,13 @@ class Rig:
     def loaded(self, slot: int, count: int) -> list[bytes]:
         return [self.kv_pages[page].tobytes() for page in self.orders.tables[slot][:count]]
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not holds():  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
-
     async def answered(self, slot: int, generation: int) -> int:
-        await self.until(lambda: (slot, generation) in self.orders.answers)
+        await until(lambda: (slot, generation) in self.orders.answers)
         return self.orders.answers[slot, generation]
 
     async def settled(self) -> None:
         """All orders are done with, nothing is under way."""
-        await self.until(lambda: self.orders.released == len(self.orders.ring) and self.agent.idle)
+        await until(lambda: self.orders.released == len(self.orders.ring) and self.agent.idle)
 
     def _page(self) -> int:
         self._next_page = (self._next_page + 1) % PAGES

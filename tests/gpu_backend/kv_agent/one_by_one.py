@@ -5,7 +5,7 @@ The engines' output depends on all KV before it, and each step verifies the KV o
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +30,7 @@ from services.gpu_backend.kv_agent.inbound import UnknownTransfer
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.kvstore.client import StoreClient
+from tests.waiting import until
 
 LANES, CONTEXT, VOCAB, LAYERS = 4, 1024, 1000, 5
 ROOT = root_key("one by one", "")
@@ -50,12 +51,6 @@ def alone(prompt: NDArray[np.uint32], count: int) -> list[int]:
 def here(hit: int, by: str) -> int:
     """Blocks of a hit that the prefill side reads."""
     return {"prefill": hit, "decode": 0, "split": (hit + 1) // 2}[by]
-
-
-async def until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 class Side:

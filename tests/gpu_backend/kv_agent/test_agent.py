@@ -11,6 +11,7 @@ import pytest
 
 from services.common.keys import next_key, root_key
 from services.kvstore.client import Block, Readout
+from tests.waiting import until
 
 BLOCK_BYTES = 20_000
 
@@ -31,7 +32,7 @@ async def test_what_was_stored_is_loaded_byte_for_byte(spawn: Any, rig: Any) -> 
         counters = r.agent.counters
         assert (counters.loads, counters.loads_short) == (1, 0)
         assert (counters.blocks_loaded, counters.bytes_loaded) == (20, 20 * BLOCK_BYTES)
-        await r.until(lambda: not r.client._freeing)
+        await until(lambda: not r.client._freeing)
         stats = await r.client.stats()
         assert (stats.blocks, stats.leases, stats.tickets) == (20, 0, 0)
 
@@ -157,7 +158,7 @@ async def test_a_store_that_dies_or_freezes_in_a_load_is_answered_in_time(spawn:
         r.store(1, 1, prompt[: 64 * 100])
         await r.settled()
         r.load(2, 1, prompt[: 64 * 100])
-        await r.until(lambda: r.kv_pages[r.orders.tables[2][0]].any())
+        await until(lambda: r.kv_pages[r.orders.tables[2][0]].any())
         store.process.send_signal(number)
         r.load(3, 1, prompt[: 64 * 50])
         blocks = await r.answered(2, 1)
@@ -179,7 +180,7 @@ async def test_a_store_that_was_frozen_writes_into_no_later_load(spawn: Any, rig
             r.store(slot, 1, prompt)
         await r.settled()
         r.load(10, 1, prompts[0])
-        await r.until(lambda: r.kv_pages[r.orders.tables[10][0]].any())
+        await until(lambda: r.kv_pages[r.orders.tables[10][0]].any())
         store.process.send_signal(signal.SIGSTOP)
         assert await r.answered(10, 1) < 40
         assert not [name for name in os.listdir(shared_memory) if "load" in name], "the buffer is given up"
@@ -233,7 +234,7 @@ async def test_an_ended_request_stops_its_load(spawn: Any, rig: Any) -> None:
         r.store(1, 1, prompt)
         await r.settled()
         r.load(2, 1, prompt)
-        await r.until(lambda: r.kv_pages[r.orders.tables[2][0]].any())
+        await until(lambda: r.kv_pages[r.orders.tables[2][0]].any())
         r.end(2, 1)
         blocks = await r.answered(2, 1)
         assert 0 < blocks < 100
@@ -248,7 +249,7 @@ async def test_a_cancelled_agent_answers_what_it_has(spawn: Any, rig: Any) -> No
         await r.settled()
         for slot in range(2, 6):
             r.load(slot, 1, prompt)
-        await r.until(lambda: r.kv_pages[r.orders.tables[2][0]].any())
+        await until(lambda: r.kv_pages[r.orders.tables[2][0]].any())
     blocks = r.orders.answers[2, 1]
     assert 0 < blocks < 100
     assert r.loaded(2, blocks) == r.content(prompt)[:blocks]

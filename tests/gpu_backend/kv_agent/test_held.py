@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from services.gpu_backend.kv_agent.held import HeldBlocks
 from services.gpu_backend.kv_agent.links import KvLink
 from tests.gpu_backend.kv_agent.conftest import BLOCK_BYTES
+from tests.waiting import until
 
 BYTES = 8
 PATIENT = dict.fromkeys(("load_deadline_s", "read_timeout_s", "begin_timeout_s", "store_patience_s"), 30.0)
@@ -244,7 +245,7 @@ async def test_a_load_that_is_given_up_lets_go(spawn: Any, rig: Any) -> None:
         r.store(1, 1, prompt)
         await r.settled()
         r.load(2, 1, prompt)
-        await r.until(lambda: r.kv_pages[r.orders.tables[2][0]].any())
+        await until(lambda: r.kv_pages[r.orders.tables[2][0]].any())
         r.end(2, 1)
         assert 0 < await r.answered(2, 1) <= 60
         await r.settled()

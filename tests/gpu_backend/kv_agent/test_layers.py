@@ -28,8 +28,8 @@ from tests.gpu_backend.kv_agent.one_by_one import (
     alone,
     here,
     one_by_one,
-    until,
 )
+from tests.waiting import until
 
 LENGTHS = (1, 63, 64, 65, 127, 128, 129, 192, 193, 257)
 NEW = 4
@@ -174,7 +174,7 @@ async def test_a_layer_that_never_comes_is_given_up_in_time(
     async with one_by_one(store.address, tmp_path, resident=resident, layers_s=0.3) as o:
         tokens = prompt(200, 3)
         await o.stored(tokens, 3)
-        Fetches(monkeypatch, by).before = lambda layer: until(lambda: layer != 2, 60)
+        Fetches(monkeypatch, by).before = lambda layer: until(lambda: layer != 2)
         assert (await o.ask(tokens, NEW, 3, by, cached=0)) == alone(tokens, NEW)
 
 
@@ -267,7 +267,7 @@ async def test_the_agent_ends_while_a_step_waits_for_it(
         tokens = prompt(200, 3)
         await o.stored(tokens, 3)
         fetches = Fetches(monkeypatch, by)
-        fetches.before = lambda layer: until(lambda: layer != 3, 60)
+        fetches.before = lambda layer: until(lambda: layer != 3)
         o.start(tokens, NEW, 3, by)
         await until(lambda: 3 in fetches.seen)
 

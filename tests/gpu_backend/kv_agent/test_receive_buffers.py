@@ -13,7 +13,7 @@ from services.gpu_backend.kv_agent import receive_buffers
 from services.gpu_backend.kv_agent.pages import HostPages
 from services.gpu_backend.kv_agent.receive_buffers import ReceiveBuffers
 from services.gpu_backend.kv_agent.settings import AgentSettings
-from tests.gpu_backend.kv_agent.one_by_one import until
+from tests.waiting import until
 
 BLOCK_BYTES, BLOCKS = 4096, 4
 LATE = "its receive buffer is still held"

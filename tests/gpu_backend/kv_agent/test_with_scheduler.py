@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from services.gpu_backend.kv_agent import AgentSettings, HostPages, KvAgent, Rin
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.kvstore.client import StoreClient
+from tests.waiting import until
 
 PAGES, LANES, VOCAB, CONTEXT = 64, 4, 50_000, 2048
 ROOT = root_key("attentive", "")
@@ -95,12 +95,6 @@ class Mesh:
         tokens = self.ring.read_tokens(record["token_begin"].astype(np.uint64), one).tolist()
         self.tokens_at += max_tokens
         return tokens, int(self.ring.read_reports(slots)["cached_tokens"][0])
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 @contextlib.asynccontextmanager

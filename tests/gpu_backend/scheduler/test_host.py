@@ -1,8 +1,7 @@
 """The scheduler on its thread, with an engine on another: serving, failing, stopping, idling."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +17,7 @@ from services.gpu_backend.engines.synthetic import SyntheticEngine, SyntheticSet
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings, graph_sizes
 from tests.gpu_backend.scheduler.world import HeapRegion
+from tests.waiting import wait_until
 
 SLOTS, ROOM, VOCABULARY, CONTEXT, WAIT_S = 64, 256, 50, 512, 30.0
 SHAPE = SchedulerSettings(lanes=8, step_tokens=256, pages=64)
@@ -48,15 +48,8 @@ class FrontEnd:
         self.header["doorbells"][0] += 1
 
     def finish(self, slot: int) -> Finish:
-        wait_for(lambda: self.word(slot)[0] == SlotState.DECODE_COMPLETED)
+        wait_until(lambda: self.word(slot)[0] == SlotState.DECODE_COMPLETED)
         return self.word(slot)[1]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(1e-3)
 
 
 class BreakableEngine(SyntheticEngine):
@@ -99,7 +92,7 @@ def test_requests_are_served_and_leave_nothing_behind() -> None:
         assert [front_end.finish(slot) for slot in range(8)] == [Finish.LENGTH] * 8
         positions = (10 + np.arange(50)) % 3
         assert front_end.tokens[:50].tolist() == np.array([1, 2, 3])[positions].tolist()
-        wait_for(lambda: scheduler.unfinished == 0)
+        wait_until(lambda: scheduler.unfinished == 0)
         scheduler.check()
         counters = scheduler.counters()
         assert counters["generated_tokens"] == 400
@@ -134,7 +127,7 @@ def test_stop_waits_for_the_step_and_ends_the_rest() -> None:
         engine.moves.clear()
         for slot in range(8):
             front_end.submit(slot, 200)
-        wait_for(lambda: scheduler.counters()["prefill_launches"] == 1)
+        wait_until(lambda: scheduler.counters()["prefill_launches"] == 1)
         with pytest.raises(TimeoutError, match="has not returned"):
             scheduler.stop(0.01)
         engine.moves.set()
@@ -146,18 +139,18 @@ def test_stop_waits_for_the_step_and_ends_the_rest() -> None:
 def test_draining_finishes_what_was_claimed() -> None:
     with serving() as (front_end, scheduler, _):
         front_end.submit(0, 100)
-        wait_for(lambda: scheduler.counters()["claims"] == 1)
+        wait_until(lambda: scheduler.counters()["claims"] == 1)
         scheduler.drain()
-        wait_for(lambda: int(front_end.header["engine_state"]) == EngineState.DRAINING)
+        wait_until(lambda: int(front_end.header["engine_state"]) == EngineState.DRAINING)
         front_end.submit(1, 100)
         assert [front_end.finish(slot) for slot in (0, 1)] == [Finish.LENGTH, Finish.DRAINING]
 
 
 def test_the_heartbeat_goes_on_while_idle_and_turns_are_few() -> None:
     with serving() as (front_end, scheduler, _):
-        wait_for(lambda: int(front_end.header["engine_state"]) == EngineState.SERVING)
+        wait_until(lambda: int(front_end.header["engine_state"]) == EngineState.SERVING)
         before = int(front_end.header["heartbeat"])
-        wait_for(lambda: int(front_end.header["heartbeat"]) > before + 3)
+        wait_until(lambda: int(front_end.header["heartbeat"]) > before + 3)
         scheduler.check()
 
 

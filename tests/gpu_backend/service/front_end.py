@@ -1,7 +1,5 @@
 """A front end in few lines, for tests: attaches to an engine, submits through the ring, reads what comes."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -12,6 +10,7 @@ from services.fabric.ring import Finish, RingClient, Share, SlotState
 from services.fabric.ring.layout import RECORD, unpack
 from services.fabric.transports import open_region
 from services.gpu_backend.client import EngineClient
+from tests.waiting import until
 
 WAIT_S = 30.0
 
@@ -81,13 +80,6 @@ class FrontEnd:
     def _token_begin(self, number: int) -> int:
         share = self.ring.share
         return share.token_begin + number * (share.token_count // share.slot_count)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Waits for a condition that no event tells of."""
-    async with asyncio.timeout(WAIT_S):
-        while not holds():  # noqa: ASYNC110 - the other side is a ring: memory
-            await asyncio.sleep(0.005)
 
 
 def _share(lease: engine_pb2.RingLease) -> Share:

@@ -21,8 +21,9 @@ from services.global_scheduler.client import SchedulerClient
 from services.gpu_backend.client import EngineBusy, EngineClient, EngineUnavailable, LeaseEnded
 from services.gpu_backend.service import NAME, EngineService
 from services.kvstore.client import StoreClient
-from tests.gpu_backend.service.front_end import WAIT_S, FrontEnd, until
+from tests.gpu_backend.service.front_end import WAIT_S, FrontEnd
 from tests.gpu_backend.service.processes import engine, scheduler, service
+from tests.waiting import until
 
 WORDS = [11, 22, 33, 44, 55]
 FAST = ("--synthetic-words", ",".join(map(str, WORDS)), "--synthetic-tokens-per-s", "2000")

@@ -1,4 +1,3 @@
-import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,10 +65,4 @@ def request_of() -> Callable[..., RingRequest]:
     return make
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for lies in shared memory
-            await asyncio.sleep(0.001)
-
-
-__all__ = ["Progress", "Rig", "until"]
+__all__ = ["Progress", "Rig"]

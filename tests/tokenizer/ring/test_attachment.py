@@ -17,9 +17,10 @@ from services.tokenizer.attachment import Attachment, AttachmentSettings
 from services.tokenizer.reader import Progress
 from services.tokenizer.ring_driver import Deliver
 from services.tokenizer.submission import BadRequest, RingRequest, Submitted
-from tests.tokenizer.ring.conftest import Rig, until
+from tests.tokenizer.ring.conftest import Rig
 from tests.tokenizer.ring.fake_engine import FakeEngine
 from tests.tokenizer.ring.fake_scheduler import answer
+from tests.waiting import until
 
 MakeRig = Callable[..., Rig]
 MakeRequest = Callable[..., RingRequest]

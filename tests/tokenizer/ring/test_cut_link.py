@@ -14,8 +14,9 @@ from services.fabric.tcp.region import TcpRegion
 from services.tokenizer import attachment as attachments
 from services.tokenizer.submission import RingRequest
 from tests.tokenizer.ring.cable import Cable
-from tests.tokenizer.ring.conftest import Rig, until
+from tests.tokenizer.ring.conftest import Rig
 from tests.tokenizer.ring.test_attachment import FAST, MakeRequest, MakeRig, Setting, attached, submit
+from tests.waiting import until
 
 NEVER_S = 600.0
 """How long a region of these tests waits for an owner that is silent: longer than any test."""

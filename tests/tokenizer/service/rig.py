@@ -18,6 +18,7 @@ from tests.tokenizer.conftest import toy_metadata
 from tests.tokenizer.ring.fake_engine import FakeEngine
 from tests.tokenizer.ring.fake_scheduler import FakeScheduler
 from tests.tokenizer.service.streams import StreamClient, stream_client
+from tests.waiting import until
 
 CONTEXT, VOCAB = 4096, 300
 MODEL = "toy"
@@ -240,9 +241,3 @@ def submit(text: str = "hello", *, max_tokens: int | None = 8, **fields: Any) ->
         sampling=pb.Sampling(**({"top_p": 1.0, "max_tokens": max_tokens} | sampling)),
         **fields,
     )
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for lies in shared memory
-            await asyncio.sleep(0.002)

@@ -7,8 +7,9 @@ import pytest
 
 from services.tokenizer.assembly import running
 from services.tokenizer.settings import TokenizerSettings
-from tests.tokenizer.service.rig import make_rig, submit, until
+from tests.tokenizer.service.rig import make_rig, submit
 from tests.tokenizer.service.streams import SessionEnded, stream_client
+from tests.waiting import until
 
 
 async def test_a_broken_session_ends_its_requests_and_a_new_one_is_opened(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from hostless.v1 import frontend_pb2 as pb
 from hostless.v1 import frontend_pb2_grpc
-from tests.tokenizer.service.rig import Rig, make_rig, submit, until
+from tests.tokenizer.service.rig import Rig, make_rig, submit
 from tests.tokenizer.service.streams import stream_client
+from tests.waiting import until
 
 
 def running(rig: Rig) -> int:

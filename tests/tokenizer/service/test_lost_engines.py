@@ -13,7 +13,8 @@ from services.common import rpc
 from services.common.keys import block_keys, root_key
 from services.fabric.ring import Finish
 from services.fabric.ring.layout import kv_reads
-from tests.tokenizer.service.rig import Rig, echo_script, make_rig, submit, until
+from tests.tokenizer.service.rig import Rig, echo_script, make_rig, submit
+from tests.waiting import until
 
 FAST: dict[str, Any] = {"ttl_ms": 600}
 

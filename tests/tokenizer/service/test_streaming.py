@@ -7,7 +7,8 @@ import pytest
 
 from hostless.v1 import frontend_pb2 as pb
 from services.fabric.ring import Finish
-from tests.tokenizer.service.rig import make_rig, submit, until
+from tests.tokenizer.service.rig import make_rig, submit
+from tests.waiting import until
 
 
 async def test_text_comes_back_and_ends_by_length(tmp_path: Path) -> None:

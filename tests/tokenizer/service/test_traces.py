@@ -10,7 +10,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.common import telemetry
-from tests.tokenizer.service.rig import make_rig, submit, until
+from tests.tokenizer.service.rig import make_rig, submit
+from tests.waiting import until
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
