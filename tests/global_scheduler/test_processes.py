@@ -1,52 +1,39 @@
 """Real processes, really killed and frozen: nothing is routed to an engine whose lease has run out."""
 
 import asyncio
-import json
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable
+from tests.processes import ServiceProcess, service
 
 LEASE_MS = 1000
 
 
+def scheduler(*flags: str, wait: bool = True) -> AbstractAsyncContextManager[ServiceProcess]:
+    return service("global_scheduler", "--lease-ms", str(LEASE_MS), *flags, wait=wait)
+
+
 @asynccontextmanager
-async def process(*argv: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def leader(address: str, engine_id: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    script = str(Path(__file__).with_name("leader_process.py"))
     pipe = asyncio.subprocess.PIPE
-    running = await asyncio.create_subprocess_exec(sys.executable, *argv, stdout=pipe, stderr=pipe)
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, script, address, engine_id, "0.2", stdout=pipe, stderr=pipe
+    )
     try:
         yield running
     finally:
         if running.returncode is None:
             running.kill()
         await running.communicate()
-
-
-@asynccontextmanager
-async def scheduler(address: str = "127.0.0.1:0") -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    argv = ("-m", "services.global_scheduler", "--address", address, "--metrics-address", "127.0.0.1:0")
-    async with process(*argv, "--lease-ms", str(LEASE_MS)) as running:
-        assert running.stderr
-        async with asyncio.timeout(30):
-            async for line in running.stderr:
-                told = json.loads(line)
-                if told["message"] == "serving":
-                    break
-        yield running, f"127.0.0.1:{told['port']}"
-
-
-@asynccontextmanager
-async def leader(address: str, engine_id: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    script = str(Path(__file__).with_name("leader_process.py"))
-    async with process(script, address, engine_id, "0.2") as running:
-        yield running
 
 
 async def until(tables: AsyncIterator[pb.PlacementTable], wanted: set[str]) -> None:
@@ -63,12 +50,12 @@ async def chosen(client: SchedulerClient, count: int = 6) -> set[str]:
 
 async def test_a_killed_and_a_frozen_leader_get_nothing() -> None:
     async with (
-        scheduler() as (_, address),
-        SchedulerClient(address) as client,
+        scheduler() as running,
+        SchedulerClient(running.address) as client,
         aclosing(client.watch()) as tables,
-        leader(address, "steady"),
-        leader(address, "killed") as killed,
-        leader(address, "frozen") as frozen,
+        leader(running.address, "steady"),
+        leader(running.address, "killed") as killed,
+        leader(running.address, "frozen") as frozen,
     ):
         await until(tables, {"steady", "killed", "frozen"})
         assert await chosen(client) == {"steady", "killed", "frozen"}
@@ -88,15 +75,15 @@ async def test_a_killed_and_a_frozen_leader_get_nothing() -> None:
 
 async def test_a_restarted_engine_takes_its_name_over_from_a_frozen_one() -> None:
     async with (
-        scheduler() as (_, address),
-        SchedulerClient(address) as client,
+        scheduler() as running,
+        SchedulerClient(running.address) as client,
         aclosing(client.watch()) as tables,
-        leader(address, "a") as old,
+        leader(running.address, "a") as old,
     ):
         await until(tables, {"a"})
         (before,) = (await client.status()).engines
         os.kill(old.pid, signal.SIGSTOP)
-        async with leader(address, "a"), asyncio.timeout(20):
+        async with leader(running.address, "a"), asyncio.timeout(20):
             while (after := (await client.status()).engines[0]).info.epoch == before.info.epoch or not after.live:
                 await anext(tables)
             os.kill(old.pid, signal.SIGCONT)
@@ -106,33 +93,31 @@ async def test_a_restarted_engine_takes_its_name_over_from_a_frozen_one() -> Non
 
 async def test_a_frozen_scheduler_finds_its_engines_live_again() -> None:
     async with (
-        scheduler() as (running, address),
-        SchedulerClient(address) as client,
+        scheduler() as running,
+        SchedulerClient(running.address) as client,
         aclosing(client.watch()) as tables,
-        leader(address, "a"),
+        leader(running.address, "a"),
     ):
         await until(tables, {"a"})
-        os.kill(running.pid, signal.SIGSTOP)
+        os.kill(running.process.pid, signal.SIGSTOP)
         with pytest.raises(SchedulerUnavailable, match="DEADLINE_EXCEEDED"):
             await client.schedule([pb.ScheduleItem(model="small")], timeout_s=0.2)
-        os.kill(running.pid, signal.SIGCONT)
+        os.kill(running.process.pid, signal.SIGCONT)
         async with asyncio.timeout(20):
             while await chosen(client) != {"a"}:
                 await anext(tables)
 
 
 async def test_sigterm_ends_with_code_0_while_streams_are_open() -> None:
-    async with scheduler() as (running, address), SchedulerClient(address) as client, leader(address, "a"):
+    async with scheduler() as running, SchedulerClient(running.address) as client, leader(running.address, "a"):
         async with aclosing(client.watch()) as tables:
             await until(tables, {"a"})
-        running.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(running.wait(), 10) == 0
+        running.process.send_signal(signal.SIGTERM)
+        assert (await running.ended())[0] == 0
 
 
 async def test_a_taken_port_is_exit_code_2_and_one_line() -> None:
-    async with scheduler() as (_, address):
-        argv = ("-m", "services.global_scheduler", "--address", address, "--metrics-address", "")
-        async with process(*argv) as second:
-            _, errors = await asyncio.wait_for(second.communicate(), 30)
-            assert second.returncode == 2
-            assert f"can't listen on {address}" in errors.decode()
+    async with scheduler() as first, scheduler("--address", first.address, wait=False) as second:
+        code, said = await second.ended()
+        assert code == 2, said
+        assert f"can't listen on {first.address}" in said

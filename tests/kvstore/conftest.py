@@ -17,7 +17,9 @@ from services.kvstore.service import NAME, StoreService
 from services.kvstore.settings import StoreSettings
 from services.kvstore.store import open_store
 from tests.kvstore.blocks import LENGTH, chain, get, payload, put, size
-from tests.kvstore.processes import StoreProcess, start_store
+from tests.kvstore.processes import shared_memory, spawn
+
+__all__ = ["shared_memory", "spawn"]
 
 FULL = {"high_watermark": 1.0, "low_watermark": 1.0}
 """Nothing is evicted ahead of need, so that tests can count."""
@@ -43,14 +45,6 @@ def tools() -> Tools:
     return Tools(chain, payload, put, get, size)
 
 
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "shm"
-    folder.mkdir()
-    monkeypatch.setenv("HOSTLESS_SHM", str(folder))
-    return folder
-
-
 @pytest.fixture
 def region(shared_memory: Path) -> MemoryRegion:
     with MemoryRegion.create("reader", 64 * LENGTH) as region:
@@ -74,17 +68,3 @@ def start(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManage
             service._disk.index.check()
 
     return start
-
-
-@pytest.fixture
-async def spawn(tmp_path: Path, shared_memory: Path) -> AsyncIterator[Callable[..., object]]:
-    """await spawn(**settings): a store in its own process, killed at the end if it still runs."""
-    running: list[StoreProcess] = []
-
-    async def spawn(**changed: object) -> StoreProcess:
-        running.append(await start_store(**{"path": tmp_path / "store", **changed}))
-        return running[-1]
-
-    yield spawn
-    for store in running:
-        await store.kill()

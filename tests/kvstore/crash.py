@@ -22,7 +22,8 @@ from services.fabric.region import MemoryRegion
 from services.kvstore.block import Block
 from services.kvstore.client import StoreClient, StoreUnavailable
 from tests.kvstore.blocks import LENGTH, chain, get, payload, put
-from tests.kvstore.processes import StoreProcess, start_store
+from tests.kvstore.processes import start_store
+from tests.processes import ServiceProcess
 
 CHAIN = 64
 WRITERS = 2
@@ -66,12 +67,12 @@ class Crashes:
             self.written.clear()  # anything may have been evicted
         self.rounds += 1
 
-    async def start(self, small: bool) -> StoreProcess:
+    async def start(self, small: bool) -> ServiceProcess:
         capacity = (CHAIN * 24_576) if small else 1 << 30
         return await start_store(engine=self.engine, path=self.folder, capacity_bytes=capacity)
 
-    async def write(self, store: StoreProcess, written: Written) -> None:
-        async with StoreClient(f"127.0.0.1:{store.port}") as client:
+    async def write(self, store: ServiceProcess, written: Written) -> None:
+        async with StoreClient(store.address) as client:
             with contextlib.suppress(StoreUnavailable):
                 for at in range(0, CHAIN - 1, 2):
                     if await put(client, written.blocks[at : at + 2]) != ["", ""]:
@@ -86,17 +87,19 @@ class Crashes:
             if not batch.reason(0):
                 batch.fill(0, payload(block))
 
-    async def read(self, store: StoreProcess) -> None:
+    async def read(self, store: ServiceProcess) -> None:
         if not self.written:
             return
         with MemoryRegion.create(f"load.{os.getpid()}", CHAIN * LENGTH) as region:
-            async with StoreClient(f"127.0.0.1:{store.port}") as client:
+            async with StoreClient(store.address) as client:
                 with contextlib.suppress(StoreUnavailable):
                     while True:
                         await get(client, self.dice.choice(self.written).blocks, region)
 
-    async def check(self, store: StoreProcess, region: MemoryRegion, whole: list[Written], now: list[Written]) -> None:
-        async with StoreClient(f"127.0.0.1:{store.port}") as client:
+    async def check(
+        self, store: ServiceProcess, region: MemoryRegion, whole: list[Written], now: list[Written]
+    ) -> None:
+        async with StoreClient(store.address) as client:
             for written in whole:
                 found = await get(client, written.blocks, region)
                 assert found >= written.confirmed, f"{written.confirmed} blocks were confirmed, {found} are there"

@@ -1,42 +1,43 @@
-"""A store in a process of its own, which tests may kill."""
+"""A store in a process of its own, and the fixtures of all tests that want one."""
 
-import asyncio
-import contextlib
-import json
-import os
-import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
+import pytest
 
-class StoreProcess:
-    """A real store; `port` is where it serves."""
-
-    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
-        self.process, self.port = process, port
-
-    async def stderr(self) -> str:
-        assert self.process.stderr is not None
-        return (await self.process.stderr.read()).decode()
-
-    async def kill(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
+from tests.processes import ServiceProcess, start
 
 
-async def start_store(**changed: object) -> StoreProcess:
-    """Ready to serve, on a free port unless told otherwise. Raises AssertionError with its log when it ends instead."""
-    settings = {"address": "127.0.0.1:0", "metrics_address": "", **changed}
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.kvstore", *flags, stderr=asyncio.subprocess.PIPE, env=dict(os.environ)
-    )
-    assert process.stderr is not None
-    lines = []
-    async with asyncio.timeout(60):
-        while line := await process.stderr.readline():
-            lines.append(line.decode())
-            with contextlib.suppress(ValueError):
-                if json.loads(line).get("message") == "serving":
-                    return StoreProcess(process, json.loads(line)["port"])
-    await process.wait()
-    raise AssertionError(f"the store ended with {process.returncode}: {''.join(lines)}")
+async def start_store(**changed: object) -> ServiceProcess:
+    """Ready to serve. AssertionError with its log when it ends instead."""
+    settings = {"metrics_address": "", **changed}
+    store = await start("kvstore", *(f"--{name.replace('_', '-')}={value}" for name, value in settings.items()))
+    try:
+        await store.serving()
+    except BaseException:
+        await store.kill()
+        raise
+    return store
+
+
+@pytest.fixture(autouse=True)
+def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the test's processes have their shared memory."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setenv("HOSTLESS_SHM", str(folder))
+    return folder
+
+
+@pytest.fixture
+async def spawn(tmp_path: Path, shared_memory: Path) -> AsyncIterator[Callable[..., Awaitable[ServiceProcess]]]:
+    """await spawn(**settings): a store in its own process, killed at the end if it still runs."""
+    running: list[ServiceProcess] = []
+
+    async def spawn(**changed: object) -> ServiceProcess:
+        running.append(await start_store(**{"path": tmp_path / "store", **changed}))
+        return running[-1]
+
+    yield spawn
+    for store in running:
+        await store.kill()

@@ -64,7 +64,7 @@ os.truncate(file, 0)
 async def test_a_reader_that_cuts_its_region_short(spawn: Any, tools: Any, engine: str, left: int) -> None:
     blocks = tools.chain(4, length=PAGE * 4)
     store = await spawn(engine=engine)
-    async with StoreClient(f"127.0.0.1:{store.port}") as client:
+    async with StoreClient(store.address) as client:
         assert await tools.put(client, blocks) == [""] * 4
         hit = await client.lookup([block.key for block in blocks], 30)
         with MemoryRegion.create("cut", 16 * PAGE) as region:
@@ -83,7 +83,7 @@ async def test_a_reader_that_cuts_its_region_short(spawn: Any, tools: Any, engin
 async def test_a_writer_that_cuts_the_write_buffer_short(spawn: Any, tools: Any) -> None:
     store = await spawn(engine="local")
     blocks = tools.chain(4)
-    async with StoreClient(f"127.0.0.1:{store.port}") as client:
+    async with StoreClient(store.address) as client:
         assert await tools.put(client, blocks[:2]) == ["", ""]
         async with client.write(blocks[2:]) as batch:
             buffer = batch._region.descriptor.address

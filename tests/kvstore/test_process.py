@@ -25,7 +25,7 @@ async def test_kill_9_at_any_moment_loses_nothing_confirmed(tmp_path: Path, engi
 async def test_sigterm_ends_well_and_leaves_no_memory(spawn: Any, tools: Any, shared_memory: Path) -> None:
     store = await spawn()
     blocks = tools.chain(3)
-    async with StoreClient(f"127.0.0.1:{store.port}") as client:
+    async with StoreClient(store.address) as client:
         assert await tools.put(client, blocks) == [""] * 3
         store.process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(store.process.wait(), 20) == 0
@@ -37,13 +37,13 @@ async def test_sigterm_ends_well_and_leaves_no_memory(spawn: Any, tools: Any, sh
 async def test_a_client_outlives_its_store(spawn: Any, tools: Any, region: Any) -> None:
     store = await spawn()
     blocks = tools.chain(4)
-    async with StoreClient(f"127.0.0.1:{store.port}") as client:
+    async with StoreClient(store.address) as client:
         assert await tools.put(client, blocks[:2]) == ["", ""]
         old = await client.lookup([blocks[0].key], 60)
         await store.kill()
         with pytest.raises(StoreUnavailable):
             await client.lookup([blocks[0].key])
-        await spawn(address=f"127.0.0.1:{store.port}")
+        await spawn(address=store.address)
         async with asyncio.timeout(20):
             while True:
                 with contextlib.suppress(StoreUnavailable):
@@ -56,7 +56,7 @@ async def test_a_client_outlives_its_store(spawn: Any, tools: Any, region: Any) 
 
 async def test_a_frozen_store_is_unavailable_in_time(spawn: Any, tools: Any) -> None:
     store = await spawn()
-    async with StoreClient(f"127.0.0.1:{store.port}") as client:
+    async with StoreClient(store.address) as client:
         await client.stats()
         store.process.send_signal(signal.SIGSTOP)
         try:

@@ -23,7 +23,7 @@ from tests.gpu.service.sides import CONFIG, CONTEXT, ServedSide, cpu_kit, gpu_ki
 from tests.gpu_backend.kv_agent import one_by_one
 from tests.gpu_backend.kv_agent.one_by_one import OneByOne, Straight
 from tests.gpu_backend.kv_agent.test_layers import Fetches
-from tests.gpu_backend.service.processes import service
+from tests.processes import service
 from tests.waiting import until
 
 pytestmark = pytest.mark.gpu
@@ -65,7 +65,10 @@ async def pair(
     settings = AgentSettings(**{"busy_poll_s": 0.002, "idle_poll_s": 0.004, **changed})
     peers = Straight()
     with tempfile.TemporaryDirectory() as disk, RegionHost("shm", "") as regions:
-        async with service("kvstore", shm, "--path", disk) as running, StoreClient(running.address) as store:
+        async with (
+            service("kvstore", "--path", disk, HOSTLESS_SHM=str(shm)) as running,
+            StoreClient(running.address) as store,
+        ):
             prefill = ServedSide(
                 shm, "prefill", store, settings, regions, gpu_kit(kind, step_tokens), pages=80,
                 step_tokens=step_tokens, by_layers=by_layers, peers=cast(Peers, peers),

@@ -14,7 +14,8 @@ import tests.gpu.engine.hardware  # noqa: F401
 from services.fabric.ring import Finish
 from services.gpu_backend.client import EngineClient
 from tests.gpu_backend.service.front_end import FrontEnd
-from tests.gpu_backend.service.processes import ServiceProcess, engine
+from tests.gpu_backend.service.processes import engine
+from tests.processes import ServiceProcess
 from tests.waiting import until
 
 pytestmark = pytest.mark.gpu

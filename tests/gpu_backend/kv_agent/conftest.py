@@ -2,11 +2,7 @@
 
 import asyncio
 import contextlib
-import json
-import os
-import sys
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +14,10 @@ from services.gpu_backend.kv_agent import AgentSettings, HostPages, KvAgent
 from services.gpu_backend.scheduler.memory import KV_ORDER
 from services.gpu_backend.scheduler.orders import KvOrderKind
 from services.kvstore.client import StoreClient
+from tests.kvstore.processes import shared_memory, spawn
 from tests.waiting import until
+
+__all__ = ["shared_memory", "spawn"]
 
 BLOCK_BYTES = 20_000
 PAGES = 256
@@ -123,45 +122,6 @@ class Rig:
     def _page(self) -> int:
         self._next_page = (self._next_page + 1) % PAGES
         return self._next_page
-
-
-class StoreProcess:
-    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
-        self.process, self.address = process, f"127.0.0.1:{port}"
-
-
-@pytest.fixture(autouse=True)
-def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "shm"
-    folder.mkdir()
-    monkeypatch.setenv("HOSTLESS_SHM", str(folder))
-    return folder
-
-
-@pytest.fixture
-async def spawn(tmp_path: Path, shared_memory: Path) -> AsyncIterator[Callable[..., Any]]:
-    """await spawn(**settings): a store in a process of its own, killed at the end."""
-    running: list[asyncio.subprocess.Process] = []
-
-    async def spawn(**changed: object) -> StoreProcess:
-        settings = {"address": "127.0.0.1:0", "metrics_address": "", "path": tmp_path / "store", **changed}
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "services.kvstore", *flags, stderr=asyncio.subprocess.PIPE, env=dict(os.environ)
-        )
-        running.append(process)
-        assert process.stderr is not None
-        async with asyncio.timeout(30):
-            while line := json.loads(await process.stderr.readline()):
-                if line["message"] == "serving":
-                    return StoreProcess(process, line["port"])
-        raise AssertionError("the store did not start")
-
-    yield spawn
-    for process in running:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 @pytest.fixture

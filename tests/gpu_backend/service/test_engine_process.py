@@ -22,7 +22,8 @@ from services.gpu_backend.client import EngineBusy, EngineClient, EngineUnavaila
 from services.gpu_backend.service import NAME, EngineService
 from services.kvstore.client import StoreClient
 from tests.gpu_backend.service.front_end import WAIT_S, FrontEnd
-from tests.gpu_backend.service.processes import engine, scheduler, service
+from tests.gpu_backend.service.processes import engine, scheduler
+from tests.processes import service
 from tests.waiting import until
 
 WORDS = [11, 22, 33, 44, 55]
@@ -289,7 +290,7 @@ async def test_the_next_turn_loads_what_the_first_one_computed_even_from_another
     prompt = list(range(1, 301))
     async with (
         scheduler() as address,
-        service("kvstore", tmp_path, "--path", str(tmp_path / "store")) as store,
+        service("kvstore", "--path", str(tmp_path / "store"), HOSTLESS_SHM=str(tmp_path)) as store,
         StoreClient(store.address) as blocks,
         SchedulerClient(address) as mesh,
     ):

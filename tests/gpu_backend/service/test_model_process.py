@@ -13,7 +13,8 @@ from services.common.paths import models_dir
 from services.fabric.ring import Finish
 from services.gpu_backend.client import EngineClient, EngineUnavailable
 from tests.gpu_backend.service.front_end import FrontEnd
-from tests.gpu_backend.service.processes import ServiceProcess, engine
+from tests.gpu_backend.service.processes import engine
+from tests.processes import ServiceProcess
 
 MODEL = "SmolLM2-135M-Instruct"
 TORCH = ("--engine", "torch", "--model", MODEL, "--kv-pages", "16")

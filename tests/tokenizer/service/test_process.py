@@ -1,12 +1,11 @@
 """The service as a process: ports, health, metrics, SIGTERM; and its settings."""
 
 import asyncio
-import json
 import os
 import re
 import signal
-import sys
 import urllib.request
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,57 +14,37 @@ from services.common import rpc
 from services.common.settings import SettingError, load
 from services.tokenizer.client import FrontendUnavailable
 from services.tokenizer.settings import TokenizerSettings
+from tests.processes import ServiceProcess, service
 from tests.tokenizer.service.rig import submit
 from tests.tokenizer.service.streams import stream_client
 
 
-async def start(*flags: str) -> tuple[asyncio.subprocess.Process, dict[str, int]]:
-    """The process, and the ports that its log names."""
-    command = (sys.executable, "-m", "services.tokenizer", "--address", "127.0.0.1:0", "--metrics-address")
-    process = await asyncio.create_subprocess_exec(
-        *command, "127.0.0.1:0", "--scheduler", "127.0.0.1:1", *flags, stderr=asyncio.subprocess.PIPE
-    )
-    ports: dict[str, int] = {}
-    assert process.stderr
-    async with asyncio.timeout(30):
-        while "serving" not in ports:
-            line = json.loads(await process.stderr.readline())
-            if "port" in line:
-                ports[line["message"]] = line["port"]
-    return process, ports
+def tokenizer(*flags: str, wait: bool = True) -> AbstractAsyncContextManager[ServiceProcess]:
+    return service("tokenizer", "--scheduler", "127.0.0.1:1", *flags, wait=wait)
 
 
 async def test_a_tokenizer_without_a_mesh_serves_and_stops_cleanly() -> None:
-    process, ports = await start()
-    async with stream_client(f"127.0.0.1:{ports['serving']}") as client:
+    async with tokenizer() as running, stream_client(running.address) as client:
         described = await client.describe()
         assert (described.ready, described.reason) == (False, "no engine lives")
         async with rpc.channel(client.address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             answer = await stub.Check(health_pb2.HealthCheckRequest(service="hostless.v1.Frontend"))
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        url = f"http://127.0.0.1:{ports['metrics']}/metrics"
+        url = f"http://{running.metrics}/metrics"
         page = (await asyncio.to_thread(urllib.request.urlopen, url, timeout=5)).read().decode()
         assert re.search(r"^hostless:tokenizer_engines_attached 0\.0$", page, re.MULTILINE)
         assert re.search(r"^hostless:tokenizer_generated_tokens_total 0\.0$", page, re.MULTILINE)
-    process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(10):
-        await process.communicate()
-    assert process.returncode == 0
+        running.process.send_signal(signal.SIGTERM)
+        code, said = await running.ended()
+        assert code == 0, said
 
 
 async def test_a_taken_port_is_named_and_the_exit_code_is_2() -> None:
-    process, ports = await start()
-    second = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.tokenizer", "--address", f"127.0.0.1:{ports['serving']}",
-        "--metrics-address", "", stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    async with asyncio.timeout(30):
-        _, err = await second.communicate()
-    assert second.returncode == 2
-    assert f"127.0.0.1:{ports['serving']}" in err.decode()
-    process.terminate()
-    await process.communicate()
+    async with tokenizer() as first, tokenizer("--address", first.address, wait=False) as second:
+        code, said = await second.ended()
+        assert code == 2, said
+        assert first.address in said
 
 
 @pytest.mark.parametrize(
