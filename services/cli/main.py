@@ -27,8 +27,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, chat, status, role, pull, plan, version):
+OPEN = {"ignore_unknown_options": True, "allow_extra_args": True}  # services' settings, and a command
+app.command(context_settings=OPEN, options_metavar="[OPTIONS] [-- COMMAND]")(up)
+for command in (chat, status, role, pull, plan, version):
     app.command()(command)
 for group in (bench, fabric, fit, kv, sim):
     app.add_typer(group)

@@ -18,7 +18,7 @@ class RoleName(StrEnum):
 
 
 def role(
-    engine: Annotated[str, typer.Argument(help="An engine's name, from the second table of hostless status.")],
+    engine: Annotated[str, typer.Argument(help="An engine's name, as hostless status shows it.")],
     to: Annotated[RoleName, typer.Argument(help="unified: whole requests; prefill: prompts; decode: the rest.")],
     scheduler: Annotated[
         str, typer.Option(envvar="HOSTLESS_SCHEDULER", help="host:port of the global scheduler elsewhere.")
@@ -28,9 +28,9 @@ def role(
 ) -> None:
     """Give an engine another role: new requests come by it at once, those under way end as they are.
 
-    A restart of the engine brings the role of its settings back.
+    A restart of the engine brings the role of its settings back. Its name stays: it says how hostless up started it.
 
-    [bold]Example[/bold]: hostless role HOST-7048 prefill
+    [bold]Example[/bold]: hostless role decode-0 prefill
 
     Exit code 1: refused, or not all requests of the old role have ended.
     """

@@ -44,7 +44,7 @@ def status(
         typer.echo(json.dumps(asdict(seen), indent=1))
     else:
         console = terminal()
-        for table in tables.of(seen):
+        for table in tables.of(seen, console.width):
             console.print(table)
     raise typer.Exit(0 if seen.ready else 1)
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+import shutil
 import time
 from collections.abc import Sequence
 from enum import StrEnum
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from services.cli.errors import CliError, UsageError
-from services.cli.mesh import log_tail, ports, session
+from services.cli.mesh import given, log_tail, ports, session
 from services.cli.mesh.checks import check
 from services.cli.mesh.console import ConsoleReporter
 from services.cli.mesh.plan import HOST, MeshOptions, ServicePlan, mesh_plan, ports_needed, reachable
@@ -42,10 +43,7 @@ class LogLevel(StrEnum):
 
 
 def up(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(help="After --: a command to run once the mesh is ready; its end stops the mesh."),
-    ] = None,
+    context: typer.Context,
     host: Annotated[str, typer.Option(envvar="HOSTLESS_UP_HOST", help="Address of the gateway; 0.0.0.0: all.")] = HOST,
     port: Annotated[int, typer.Option(envvar="HOSTLESS_UP_PORT", help="Port of the gateway; 0: a free one.")] = 8000,
     base_port: Annotated[
@@ -93,16 +91,20 @@ def up(
 
     hostless up --prefill 1 --decode 1             # prefill and decode apart
 
-    hostless up --engine cuda                      # on a GPU, scheduled by the GPU
+    hostless up --engine cuda                      # on a GPU, scheduled by it
 
     hostless up --engine synthetic --rate 60       # no model is computed
 
+    hostless up --held-bytes 4GiB                  # a setting of a service
+
     hostless up -- hostless chat -m Hello          # up, a command, down
 
-    Other settings of a service are given by environment (docs/settings.md): gpu_backend's --held-bytes is
-    HOSTLESS_GPU_BACKEND_HELD_BYTES=4GiB.
+    docs/settings.md lists the settings. One that several services have takes the service's name in front:
+    --kvstore-transport tcp. What follows -- runs once the mesh is ready, and its end stops the mesh.
     """
     _check_roles(prefill, decode, engines, kvstore)
+    asked = given.read(context.args, [name for option in context.command.params for name in option.opts])
+    _check_command(asked.command)
     count = prefill + decode or engines
     [chosen] = [port] if port else ports.free_ports(1, host)
     options = MeshOptions(
@@ -116,19 +118,19 @@ def up(
         decode=decode,
         policy=policy,
         kvstore=kvstore,
-        threads=max(1, len(os.sched_getaffinity(0)) // count) if count > 1 else 0,
+        threads=0 if count == 1 or asked.names("gpu_backend", "--threads") else _share_of_cores(count),
         rate=rate,
         grace_s=grace,
         log_level=log_level.value,
     )
     inner = _inner_ports(options, base_port)
     ports.require_free(host, options.port, "of the gateway, --port")
-    plans = mesh_plan(options, inner)
+    plans = given.add(mesh_plan(options, inner), asked)
     check(plans)
     console = Console(stderr=True, highlight=False)
     folder = RunFolder()
     try:
-        code = asyncio.run(_run(options, plans, folder, console, command or []))
+        code = asyncio.run(_run(options, plans, folder, console, asked.command))
     except StartFailed as error:
         tail = "\n".join(f"    {line[:300]}" for line in log_tail.read(folder.log(error.name), 15))
         raise CliError(f"{error.name} {error}", f"The end of {folder.log(error.name)}:\n{tail}") from None
@@ -144,6 +146,18 @@ def _check_roles(prefill: int, decode: int, engines: int, kvstore: bool) -> None
         raise UsageError("--engines and --prefill exclude each other", "--prefill and --decode say how many there are.")
     if prefill and not kvstore:
         raise UsageError("--prefill and --decode need the KV store", "Leave --no-kvstore out.")
+
+
+def _check_command(command: Sequence[str]) -> None:
+    if command and not shutil.which(command[0]):
+        raise UsageError(
+            f"there is no command {command[0]!r}, to run once the mesh is ready",
+            "A value without its option? Options: hostless up --help",
+        )
+
+
+def _share_of_cores(engines: int) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // engines)
 
 
 async def _run(

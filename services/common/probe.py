@@ -4,6 +4,7 @@ Exit code 0: healthy. 1: not; one line says why. A gRPC target is asked through 
 """
 
 import asyncio
+import json
 import sys
 import urllib.error
 import urllib.request
@@ -40,9 +41,9 @@ def _http(url: str) -> str | None:
         with _direct.open(url, timeout=TIMEOUT_S):
             return None
     except urllib.error.HTTPError as error:
-        return f"status {error.code} {error.read(200).decode(errors='replace')}".rstrip()
+        return _told(error)
     except OSError as error:
-        return str(error)
+        return _unreached(str(error))
 
 
 async def _grpc(address: str) -> str | None:
@@ -51,10 +52,27 @@ async def _grpc(address: str) -> str | None:
             stub = health_pb2_grpc.HealthStub(channel)
             reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            return f"{error.code().name}: {error.details()}"
-    if reply.status != health_pb2.HealthCheckResponse.SERVING:
-        return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
-    return None
+            return _unreached(f"{error.code().name}: {error.details()}")
+    serving = reply.status == health_pb2.HealthCheckResponse.SERVING
+    return None if serving else "not ready: it starts, or ends"
+
+
+def _told(error: urllib.error.HTTPError) -> str:
+    """What the service itself says; Hostless's do as OpenAI's errors."""
+    body = error.read(4096).decode(errors="replace")
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, TypeError, KeyError):
+        return f"status {error.code} {body[:200]}".rstrip()
+
+
+def _unreached(reason: str) -> str:
+    """The usual ones in plain words: systems and libraries have many for them."""
+    if "refused" in reason:
+        return "nothing listens there"
+    if "timed out" in reason or reason.startswith("DEADLINE_EXCEEDED"):
+        return "no answer"
+    return reason
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def prepare(settings: BackendSettings, engine_id: str, stop: threading.Event) ->
         except (*UNFIT, ValueError) as error:
             raise SettingError(f"engine {settings.engine}: {error}") from error
         stack.callback(scheduler.close)
-        name = _region_name(engine_id)
+        name = _region_name(engine_id, settings)
         pool = _kv_pages(settings, kit, regions, name, stack) if settings.kvstore else None
         closing = stack.pop_all()
         return Served(kit.geometry, pages, max_context, ring, scheduler, pool, name, regions, closing)
@@ -141,7 +141,7 @@ def _create_ring(
     """A new ring in a region of its own, whose stale predecessor is removed."""
     shape = RingGeometry(settings.slots, settings.prompt_words, settings.token_words)
     try:
-        region = regions.create(f"ring.{_region_name(engine_id)}", shape.size_bytes, Rights.ALL)
+        region = regions.create(f"ring.{_region_name(engine_id, settings)}", shape.size_bytes, Rights.ALL)
     except RegionInUse as error:
         raise SettingError(f"engine-id: {engine_id!r} is taken: {error}") from None
     except OSError as error:
@@ -157,6 +157,7 @@ def _create_ring(
     )
 
 
-def _region_name(engine_id: str) -> str:
-    """As much of the id as the name of a file in memory can hold."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in engine_id)
+def _region_name(engine_id: str, settings: BackendSettings) -> str:
+    """Unique on this machine, as ids are in a mesh, and a mesh is known by its scheduler; as a file's name can be."""
+    name = f"{engine_id}-{settings.scheduler}"
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name)

@@ -54,7 +54,7 @@ def mesh(gateway: str, scheduler: str) -> Mesh:
         f"http://{gateway}",
         0.0,
         (
-            RunningService("kvstore", 10, "127.0.0.1:9", "", "", 0),
+            RunningService("kvstore", 10, "127.0.0.1:9", "127.0.0.1:8", "", 0),
             RunningService("global_scheduler", 11, scheduler, "", "", 2),
             RunningService("gateway", 12, gateway, "", "", 0),
         ),
@@ -77,12 +77,31 @@ async def test_all_that_is_known(server: FakeOpenAi) -> None:
     assert (two.live, two.hit_rate) == (False, 0.0)
     assert seen.figures == {"running": 3, "waiting": 0, "generated tokens": 1234}
 
-    console = Console(width=200, record=True, file=io.StringIO())
-    for table in tables.of(seen):
-        console.print(table)
-    shown = console.export_text()
-    for part in ("ready", "generated tokens 1,234", "decode_processing 2", "4 / 64", "75%", "gone", "accepting"):
+    shown = drawn(seen, 200)
+    for part in (
+        "ready",
+        "generated tokens 1,234",
+        "decode_processing 2",
+        "4 / 64",
+        "75%",
+        "127.0.0.1:8",
+        "gone",
+        "accepting",
+    ):
         assert part in shown
+
+    narrow = drawn(seen, 60)
+    assert max(map(len, narrow.splitlines())) <= 60
+    for part in ("accepting", "gone", "unified", "up", "nothing listens there"):
+        assert part in narrow
+    assert "decode_processing" not in narrow
+
+
+def drawn(seen: snapshot.Snapshot, width: int) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    for table in tables.of(seen, width):
+        console.print(table)
+    return console.export_text()
 
 
 async def test_what_is_away_is_part_of_the_picture() -> None:
@@ -90,8 +109,7 @@ async def test_what_is_away_is_part_of_the_picture() -> None:
     assert not seen.ready
     assert "127.0.0.1:9" in seen.scheduler_problem
     assert seen.figures == {}
-    for table in tables.of(seen):
-        assert table
+    assert "nothing listens there" in drawn(seen, 100)
 
 
 def test_the_command_on_a_mesh_elsewhere(server: FakeOpenAi) -> None:

@@ -1,12 +1,17 @@
 """The container health probe says what is wrong and exits by it."""
 
 import asyncio
+import socket
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from services.common import rpc
+import pytest
+
+from services.common import probe, rpc
 
 
-async def probe(target: str) -> tuple[int | None, str]:
+async def run(target: str) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.common.probe", target, stderr=asyncio.subprocess.PIPE
     )
@@ -16,14 +21,46 @@ async def probe(target: str) -> tuple[int | None, str]:
 
 async def test_follows_the_health_service() -> None:
     async with rpc.serve("127.0.0.1:0", lambda server: None, []) as server:
-        assert (await probe(f"127.0.0.1:{server.port}"))[0] == 0
+        assert (await run(f"127.0.0.1:{server.port}"))[0] == 0
         await server.set_serving(False)
-        code, why = await probe(f"127.0.0.1:{server.port}")
-        assert (code, "NOT_SERVING" in why) == (1, True)
+        assert await run(f"127.0.0.1:{server.port}") == (
+            1,
+            f"127.0.0.1:{server.port}: not ready: it starts, or ends\n",
+        )
 
 
 async def test_nothing_there() -> None:
     for target in ("127.0.0.1:1", "http://127.0.0.1:1/health"):
-        code, why = await probe(target)
-        assert code == 1
-        assert target in why
+        assert await run(target) == (1, f"{target}: nothing listens there\n")
+
+
+async def test_what_is_there_and_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        for target in (address, f"http://{address}/ready"):
+            assert await probe.ask(target) == "no answer"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [(b'{"error": {"message": "no engine is live"}}', "no engine is live"), (b"[]", "status 503 []")],
+)
+async def test_what_a_page_says(body: bytes, why: str) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            assert await probe.ask(f"http://127.0.0.1:{server.server_port}/ready") == why
+        finally:
+            server.shutdown()
+            thread.join()

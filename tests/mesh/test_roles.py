@@ -10,7 +10,6 @@ from typer.testing import CliRunner, Result
 from services.cli.errors import CliError
 from services.cli.main import app
 from services.cli.mesh.plan import MeshOptions
-from services.global_scheduler.client import SchedulerClient
 from tests.mesh.baseline import at_baseline, value
 from tests.mesh.harness import Client, client, mesh
 from tests.mesh.one_engine import ask, one_engine, prompt
@@ -66,13 +65,9 @@ async def mesh_of_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asyn
 async def test_no_request_is_lost(mesh_of_three: tuple[Client, Crowd]) -> None:
     c, crowd = mesh_of_three
     scheduler = c.mesh.plans["global_scheduler"].address
-    names = {}
-    async with SchedulerClient(scheduler) as status:
-        for engine in (await status.status()).engines:
-            names[engine.info.address] = engine.info.engine_id
 
-    async def role(plan: str, to: str) -> Result:
-        command = ["role", names[c.mesh.plans[plan].address], to, "--scheduler", scheduler]
+    async def role(engine: str, to: str) -> Result:
+        command = ["role", engine, to, "--scheduler", scheduler]
         return await asyncio.to_thread(CliRunner().invoke, app, command)
 
     async with asyncio.TaskGroup() as group:  # an error of a client fails the test
@@ -80,14 +75,14 @@ async def test_no_request_is_lost(mesh_of_three: tuple[Client, Crowd]) -> None:
         await crowd.goes_on()
         refused = await role("prefill-0", "decode")
         assert isinstance(refused.exception, CliError), "nobody would prefill"
-        for plan, to in (
+        for engine, to in (
             ("decode-1", "prefill"),
             ("prefill-0", "decode"),
             ("decode-0", "unified"),
             ("decode-0", "decode"),
         ):
-            done = await role(plan, to)
-            assert (done.exit_code, done.output) == (0, f"{names[c.mesh.plans[plan].address]} is {to} now\n")
+            done = await role(engine, to)
+            assert (done.exit_code, done.output) == (0, f"{engine} is {to} now\n")
             await crowd.goes_on()
         for task in clients:
             task.cancel()

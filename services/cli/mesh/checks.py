@@ -1,8 +1,9 @@
-"""What can be known to be wrong before anything starts: the services' settings, and the model."""
+"""What can be known to be wrong before anything starts: the services' settings, the model, and what GPUs there are."""
 
 from collections.abc import Sequence
 
 from services.cli.errors import UsageError
+from services.cli.mesh import gpus
 from services.cli.mesh.plan import ServicePlan
 from services.common import paths, settings
 from services.common.settings import SettingError
@@ -23,6 +24,7 @@ SETTINGS: dict[str, type[object]] = {
 
 def check(plans: Sequence[ServicePlan]) -> None:
     """Raises UsageError for what a service would refuse of its flags and of the environment."""
+    wanted = []
     for plan in plans:
         try:
             own = settings.load(SETTINGS[plan.section], plan.section, plan.flags)
@@ -30,6 +32,10 @@ def check(plans: Sequence[ServicePlan]) -> None:
             raise UsageError(f"{plan.name}: {error}") from None
         if isinstance(own, BackendSettings) and own.engine != "synthetic" and not own.model_folder.is_dir():
             raise _no_model(own)
+        if isinstance(own, BackendSettings) and own.engine == "cuda":
+            wanted.append(own.gpu)
+    if wanted:
+        gpus.check(wanted)
 
 
 def _no_model(asked: BackendSettings) -> UsageError:

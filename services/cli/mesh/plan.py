@@ -35,7 +35,7 @@ class MeshOptions:
 
     @property
     def roles(self) -> list[tuple[str, str]]:
-        """Name and role of each engine."""
+        """Name, in the mesh too, and role of each engine as it starts."""
         if self.prefill or self.decode:
             return [(f"{role}-{i}", role) for role in ("prefill", "decode") for i in range(getattr(self, role))]
         if self.engines == 1:
@@ -91,7 +91,8 @@ def mesh_plan(options: MeshOptions, ports: list[int]) -> list[ServicePlan]:
     plans.append(_plan("global_scheduler", "global_scheduler", addresses, options, *flags))
     scheduler = plans[-1].address
     for index, (name, role) in enumerate(options.roles):
-        flags = ["--engine", options.engine, "--scheduler", scheduler, "--kvstore", kvstore, "--role", role]
+        flags = ["--engine-id", name, "--role", role, "--engine", options.engine]
+        flags += ["--scheduler", scheduler, "--kvstore", kvstore]
         if options.model:
             flags += ["--model", options.model]
         if options.scheduler:

@@ -21,6 +21,7 @@ class ServiceState:
     name: str
     pid: int
     address: str
+    metrics: str  # host:port of /metrics; empty: not known
     healthy: bool
     problem: str  # empty when healthy
     restarts: int
@@ -65,19 +66,21 @@ class Snapshot:
 
 async def take(mesh: Mesh) -> Snapshot:
     """Asks every service at the same time. What does not answer is part of the picture, never an error."""
-    services = list(await asyncio.gather(*(_service(service) for service in mesh.services)))
+    scheduler = mesh.service("global_scheduler")
+    found, (engines, problem), figures = await asyncio.gather(
+        asyncio.gather(*(_service(service) for service in mesh.services)),
+        _engines(scheduler),
+        asyncio.to_thread(_figures, mesh.url),
+    )
+    services = list(found)
     gateway = next(state for state in services if state.name == "gateway")
-    engines: list[EngineState] = []
-    problem = ""
-    if scheduler := mesh.service("global_scheduler"):
-        engines, problem = await _engines(scheduler.address)
     return Snapshot(
         url=mesh.url,
         ready=gateway.healthy,
         reason=gateway.problem,
         services=services,
         engines=engines,
-        figures=await asyncio.to_thread(_figures, mesh.url),
+        figures=figures,
         scheduler_problem=problem,
     )
 
@@ -87,21 +90,31 @@ async def _service(service: RunningService) -> ServiceState:
 
     target = f"http://{service.address}/ready" if service.name == "gateway" else service.address
     problem = await probe.ask(target)
-    return ServiceState(service.name, service.pid, service.address, problem is None, problem or "", service.restarts)
+    return ServiceState(
+        name=service.name,
+        pid=service.pid,
+        address=service.address,
+        metrics=service.metrics,
+        healthy=problem is None,
+        problem=problem or "",
+        restarts=service.restarts,
+    )
 
 
-async def _engines(scheduler: str) -> tuple[list[EngineState], str]:
+async def _engines(scheduler: RunningService | None) -> tuple[list[EngineState], str]:
     from hostless.v1.scheduler_pb2 import Role
     from services.fabric._ring import SlotState
     from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable
 
-    async with SchedulerClient(scheduler) as client:
+    if scheduler is None:
+        return [], ""
+    async with SchedulerClient(scheduler.address) as client:
         try:
             status = await client.status(ASK_S)
-        except SchedulerUnavailable as error:
-            return [], str(error)
+        except SchedulerUnavailable:
+            return [], f"engines: not known, as the global scheduler at {scheduler.address} does not answer"
     engines = []
-    for engine in status.engines:
+    for engine in sorted(status.engines, key=lambda engine: engine.info.engine_id):
         info, report = engine.info, engine.report
         counts = {state.name.lower(): n for state, n in zip(SlotState, report.slot_states, strict=False) if n}
         engines.append(
