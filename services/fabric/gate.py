@@ -43,8 +43,8 @@ class Gate:
     """
 
     def __init__(self, name: str) -> None:
-        """As MemoryRegion.create."""
-        self._region = MemoryRegion.create(name, _BYTES, Rights.ATOMIC)
+        """As MemoryRegion.create; gates are many, and sweep nothing."""
+        self._region = MemoryRegion.create(name, _BYTES, Rights.ATOMIC, sweeps=False)
         try:
             self._fd = open_file(self._region.path)
         except BaseException:

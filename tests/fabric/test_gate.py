@@ -47,6 +47,16 @@ def test_who_is_inside_is_waited_for(gate: Gate) -> None:
     other.close()
 
 
+def test_a_gate_leaves_what_the_dead_left_to_regions(gate: Gate, tmp_path: Path) -> None:
+    left = tmp_path / "hostless.left"
+    with MemoryRegion.create("lives", 8) as lives:
+        left.write_bytes(lives.path.read_bytes())  # nobody holds its lock
+        Gate("other").close()
+        assert left.exists()
+    MemoryRegion.create("another", 8).close()
+    assert not left.exists()
+
+
 def test_a_key_may_be_closed_inside(gate: Gate) -> None:
     key = GateKey(gate.descriptor())
     with key.hold():

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from services.gpu_backend.kv_agent.inbound import Inbound
+from services.gpu_backend.kv_agent.inbound import Inbound, UnknownTransfer
 from services.gpu_backend.kv_agent.links import KvLink
 from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
 from services.gpu_backend.kv_agent.receive_buffers import ReceiveBuffers
@@ -34,6 +34,8 @@ class HitReader:
                 held = await self._take_held(inbound)
                 if held < len(inbound.reads) and self._health.available:
                     loaded = await self._read_blocks(inbound, inbound.reads[held:], on_the_way)
+        except UnknownTransfer:
+            held = loaded = 0
         except (StoreUnavailable, TimeoutError, OSError) as error:
             if isinstance(error, StoreUnavailable):
                 self._health.failed(error)
@@ -55,7 +57,8 @@ class HitReader:
             for at in range(first, len(run)):
                 if inbound.gone.done():
                     return 0
-                await inbound.buffer_in(self._buffers).put(at, run.block(at)[None])
+                buffer = await inbound.buffer_in(self._buffers)
+                await buffer.put(at, run.block(at)[None])
             return max(0, len(run) - first)
 
     async def _read_blocks(self, inbound: Inbound, reads: range, on_the_way: LoadBuffer) -> int:
@@ -76,7 +79,7 @@ class HitReader:
         self, inbound: Inbound, lease: int, blocks: range, on_the_way: LoadBuffer
     ) -> tuple[int, int, str]:
         """The first of `blocks`, as many as go at once: how many were asked for, how many came, and why not all."""
-        buffer, block_bytes, first = inbound.buffer_in(self._buffers), self._kv_pages.block_bytes, blocks.start
+        buffer, block_bytes, first = await inbound.buffer_in(self._buffers), self._kv_pages.block_bytes, blocks.start
         if (target := buffer.store_target()) is not None:
             count = min(max(1, self._settings.load_buffer_bytes // block_bytes), len(blocks))
             offset, timeout_s = first * block_bytes, self._settings.read_timeout_s
@@ -84,7 +87,7 @@ class HitReader:
             return count, got.blocks, got.reason
         count = min(on_the_way.blocks, len(blocks))
         try:
-            target, timeout_s = on_the_way.descriptor(), self._settings.read_timeout_s
+            target, timeout_s = await on_the_way.descriptor(), self._settings.read_timeout_s
             got = await self._client.read(lease, first, count, block_bytes, target, 0, timeout_s)
         except BaseException:
             on_the_way.discard()  # the store may still be writing

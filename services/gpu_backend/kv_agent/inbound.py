@@ -27,6 +27,7 @@ class Inbound:
     held: int
     share: Share | None = None
     buffer: ReceiveBuffer | None = None
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)
     opened: bool = False
     answered: bool = False
     give_up: asyncio.TimerHandle | None = None
@@ -46,12 +47,17 @@ class Inbound:
     def request(self) -> tuple[int, int]:
         return int(self.order["slot"]), int(self.order["generation"])
 
-    def buffer_in(self, buffers: ReceiveBuffers) -> ReceiveBuffer:
+    async def buffer_in(self, buffers: ReceiveBuffers) -> ReceiveBuffer:
         """Its buffer, made at the first call, once there is memory. Raises OSError, UnknownTransfer."""
-        if self.gone.done() or self.share is None:
+        async with self.making:
+            if not self.gone.done() and self.share is not None and self.buffer is None:
+                made = await buffers.make(self.share, self.blocks)
+                if self.gone.done():
+                    buffers.unmake(made)
+                else:
+                    self.buffer = made
+        if self.gone.done() or self.buffer is None:
             raise UnknownTransfer(f"transfer {self.name:#x} has ended")
-        if self.buffer is None:
-            self.buffer = buffers.make(self.share, self.blocks)
         return self.buffer
 
 

@@ -9,6 +9,7 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.hosting import RegionHost
 from services.fabric.region import MemoryRegion
 from services.fabric.rights import Rights
+from services.gpu_backend.cancellation import to_its_end
 
 
 class LoadBuffer:
@@ -20,11 +21,11 @@ class LoadBuffer:
         self._regions, self._name, self._block_bytes = regions, name, block_bytes
         self._region: MemoryRegion | None = None
 
-    def descriptor(self) -> RegionDescriptor:
+    async def descriptor(self) -> RegionDescriptor:
         """Raises OSError when there is no memory for the region."""
         if self._region is None:
-            name = f"{self._name}.{secrets.token_hex(4)}"
-            self._region = self._regions.create(name, self.blocks * self._block_bytes, Rights.WRITE)
+            await to_its_end(self._make)
+        assert self._region is not None
         return self._region.descriptor()
 
     def block(self, at: int) -> NDArray[np.uint8]:
@@ -46,3 +47,8 @@ class LoadBuffer:
         if self._region is not None:
             self._region.close()
             self._region = None
+
+    def _make(self) -> None:
+        """Also for a caller that has gone meanwhile."""
+        name = f"{self._name}.{secrets.token_hex(4)}"
+        self._region = self._regions.create(name, self.blocks * self._block_bytes, Rights.WRITE)

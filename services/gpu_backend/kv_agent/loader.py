@@ -237,7 +237,7 @@ class Loader:
                 load.loaded = rest.end
 
     async def _read(self, lease_id: int, first: int, count: int, buffer: LoadBuffer) -> int:
-        target = buffer.descriptor()
+        target = await buffer.descriptor()
         try:
             got = await self._client.read(
                 lease_id, first, count, self._kv_pages.block_bytes, target, timeout_s=self._settings.read_timeout_s

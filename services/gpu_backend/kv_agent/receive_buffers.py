@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.gate import Gate
 from services.fabric.hosting import RegionHost
 from services.fabric.rights import Rights
-from services.gpu_backend.cancellation import to_its_end
+from services.gpu_backend.cancellation import all_over, to_its_end
 from services.gpu_backend.kv_agent.arenas import Arena, DeviceArena, HostArena, PeerPages
 from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, Share
 from services.gpu_backend.kv_agent.buffer_place import BufferPlace
@@ -161,7 +162,7 @@ class Leaving:
 
 
 class ReceiveBuffers:
-    """Verbs: ready, make, let_go, run, close. `memory` is theirs: a share is given back by `let_go` alone."""
+    """Verbs: ready, make, unmake, let_go, run, close. `memory` is theirs: a share is given back by `let_go` alone."""
 
     def __init__(self, kv_pages: Pages, regions: RegionHost, name: str, settings: AgentSettings) -> None:
         """Raises OSError."""
@@ -183,16 +184,29 @@ class ReceiveBuffers:
             if self._arena is None and self._regions.local:
                 await to_its_end(self._make_host_arena)
 
-    def make(self, share: Share, blocks: int) -> ReceiveBuffer:
+    async def make(self, share: Share, blocks: int) -> ReceiveBuffer:
         """Of a share that is granted. Raises OSError."""
         if self._arena is None:
-            return self.of_its_own(blocks)
+            return await self.of_its_own(blocks)
         gate = Gate(f"{self._name}.gate.{secrets.token_hex(6)}")
         return Part(self._arena, self._kv_pages.block_bytes, share.first, blocks, gate)
 
-    def of_its_own(self, blocks: int, before: ReceiveBuffer | None = None) -> OwnRegion:
-        """For whoever can't reach an arena. Raises OSError."""
-        return OwnRegion(self._kv_pages, self._regions, self._name, blocks, before)
+    async def of_its_own(self, blocks: int, before: ReceiveBuffer | None = None) -> OwnRegion:
+        """For whoever can't reach an arena. Made on a thread: all of it is new memory. Raises OSError."""
+        work = partial(OwnRegion, self._kv_pages, self._regions, self._name, blocks, before)
+        making = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            await all_over([making])
+        except asyncio.CancelledError:
+            if not making.exception():
+                self.unmake(making.result())
+            raise
+        return making.result()
+
+    def unmake(self, buffer: ReceiveBuffer) -> None:
+        """One that nobody was told of."""
+        buffer.end()
+        buffer.vacant(time.monotonic())
 
     def let_go(self, buffer: ReceiveBuffer | None, share: Share) -> None:
         """Ends the buffer; the share is free as soon as nobody touches it any more."""

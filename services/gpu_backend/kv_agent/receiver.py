@@ -105,12 +105,13 @@ class Receiver:
             if not (await self._granted(inbound) and await unless_gone(inbound, inbound.hit)):
                 raise UnknownTransfer(f"transfer {name:#x} has ended")
             hit = inbound.reads[: inbound.hit.result()]
-            if inbound.buffer_in(self._buffers).place.on_device and machine != this_machine():
+            if (await inbound.buffer_in(self._buffers)).place.on_device and machine != this_machine():
                 await self._move_to_host(inbound, hit)
+            buffer = await inbound.buffer_in(self._buffers)
             if inbound.give_up is None:
                 loop, patience_s = asyncio.get_running_loop(), self._settings.transfer_s
                 inbound.give_up = loop.call_later(patience_s, self._lose, inbound, "nothing came in time")
-            return inbound.buffer_in(self._buffers).place, hit
+            return buffer.place, hit
         except BaseException as error:
             self._lose(inbound, repr(error))
             raise
@@ -212,12 +213,12 @@ class Receiver:
 
     async def _move_to_host(self, inbound: Inbound, hit: range) -> None:
         """For a prefill side that can't reach this GPU's memory. The share stays, so that this is bounded too."""
-        there = inbound.buffer_in(self._buffers)
-        here = self._buffers.of_its_own(inbound.blocks, there)
+        there = await inbound.buffer_in(self._buffers)
+        here = await self._buffers.of_its_own(inbound.blocks, there)
         try:
             if hit:
                 await there.get(hit.start, here.view(hit.start, len(hit)))
-            if inbound.buffer_in(self._buffers) is not there:
+            if await inbound.buffer_in(self._buffers) is not there:
                 raise UnknownTransfer(f"transfer {inbound.name:#x} is being moved already")
         except BaseException:
             here.end()

@@ -29,7 +29,7 @@ async def test_a_part_whose_gate_is_held_is_nobody_else_s(
     running = asyncio.create_task(buffers.run())
     await buffers.ready()
     share = buffers.memory.ask(3 * BLOCK_BYTES)
-    buffer = buffers.make(share, 3)
+    buffer = await buffers.make(share, 3)
     assert buffer.place.gate
     key = GateKey(buffer.place.gate)
     with key.hold():
