@@ -10,15 +10,14 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
-from bench.placements_load import PAGES, RATE, REPORT_S, Ledger, engines, requests, take
+from bench.placements_load import RATE, REPORT_S, Ledger, engines, requests, take
 from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.client import SchedulerClient
-from services.global_scheduler.policy.state import Engine, Load, Placement, ReadPath, Role
+from services.global_scheduler.policy.state import Engine, Placement, ReadPath, Role
 
 BURST = 64
 CALLERS = 8
 ROLES = {Role.PREFILL: pb.ROLE_PREFILL, Role.DECODE: pb.ROLE_DECODE}
-UNLOADED = Load(0, 0, 0, PAGES)
 
 
 def measure_service(seconds: float, policy: str = "dualpath", count: int = 1152) -> dict[str, float | str]:

@@ -220,6 +220,12 @@ class Client:
         except TimeoutError:
             raise AssertionError(f"not within {timeout_s} s: {what} (last: {last!r})") from None
 
+    async def until_it_serves(self, timeout_s: float = 60.0) -> None:
+        async def serves() -> bool:
+            return (await self.complete("Hi", max_tokens=1)).finish == "length"
+
+        await self.until("the mesh serves", serves, timeout_s)
+
     async def until_idle(self, timeout_s: float = 15.0) -> None:
         async def idle() -> bool:
             return not await self.busy_slots()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from services.cli.mesh.plan import MeshOptions
-from services.kvstore.client import StoreClient, StoreStats
 from tests.kvstore.mooncake_master import master
+from tests.mesh.baseline import stats
 from tests.mesh.harness import Answer, Client, client, mesh
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]  # a mesh with the real model each, its engine started three times
@@ -29,21 +29,12 @@ async def ask(c: Client) -> Answer:
     return await c.complete(PROMPT, max_tokens=24, temperature=0)
 
 
-async def stats(c: Client) -> StoreStats:
-    async with StoreClient(c.mesh.plans["kvstore"].address) as store:
-        return await store.stats()
-
-
 async def forget(c: Client) -> None:
     """The engine starts anew, with nothing in its memory."""
     await c.until_idle()
     await c.mesh.kill("gpu_backend")
     await c.mesh.restart("gpu_backend")
-    await c.until("the new engine serves", lambda: works(c), 60)
-
-
-async def works(c: Client) -> bool:
-    return (await c.complete("Hi", max_tokens=1)).finish == "length"
+    await c.until_it_serves()
 
 
 async def same_tokens_whatever_fails(c: Client, hurt: Hurt) -> None:

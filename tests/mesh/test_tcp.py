@@ -11,7 +11,7 @@ import pytest
 from services.cli.mesh.plan import MeshOptions
 from services.fabric.region import MemoryRegion
 from services.fabric.transports import open_region
-from services.kvstore.client import StoreClient, StoreStats
+from tests.mesh.baseline import stats
 from tests.mesh.harness import Client, client, mesh
 
 pytestmark = pytest.mark.model
@@ -69,15 +69,6 @@ async def test_prompts_and_tokens(c: Client) -> None:
     nobody_maps_others(c)
 
 
-async def stats(c: Client) -> StoreStats:
-    async with StoreClient(c.mesh.plans["kvstore"].address) as store:
-        return await store.stats()
-
-
-async def works(c: Client) -> bool:
-    return (await c.complete("Hi", max_tokens=1)).finish == "length"
-
-
 async def test_blocks_come_back_from_the_store(c: Client) -> None:
     fresh = await c.complete(PROMPT, max_tokens=5, ignore_eos=True)
     assert fresh.finish == "length"
@@ -90,7 +81,7 @@ async def test_blocks_come_back_from_the_store(c: Client) -> None:
     before = (await stats(c)).blocks_read
     await c.mesh.kill("gpu_backend")
     await c.mesh.restart("gpu_backend")
-    await c.until("the new engine serves", lambda: works(c), 60)
+    await c.until_it_serves()
     again = await c.complete(PROMPT, max_tokens=5, ignore_eos=True)
     assert (again.text, again.finish) == (fresh.text, "length")
     assert (await stats(c)).blocks_read > before
@@ -145,4 +136,4 @@ async def test_an_engine_that_freezes_and_dies_under_requests(c: Client) -> None
     assert all(answer.ended for answer in answers)
     await c.mesh.kill("gpu_backend")
     await c.mesh.restart("gpu_backend")
-    await c.until("the new engine serves", lambda: works(c), 60)
+    await c.until_it_serves()

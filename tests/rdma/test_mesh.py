@@ -32,7 +32,7 @@ CUT_S = 5.0
 async def c(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
     options = MeshOptions(engine="synthetic", rate=30)
     async with mesh_by_rdma(tmp_path_factory.mktemp("mesh"), options) as running, patient_client(running) as patient:
-        await until_it_serves(patient)
+        await patient.until_it_serves(DEADLINE_S)
         yield patient
 
 
@@ -76,7 +76,7 @@ async def test_a_cable_that_is_cut_for_five_seconds(c: Client) -> None:
         if answer.finish is not None:
             assert right(answer, 250)
 
-    await until_it_serves(c)
+    await c.until_it_serves(DEADLINE_S)
     await crowd(c, 8)
 
     async def as_before() -> bool:
@@ -98,7 +98,7 @@ async def test_blocks_come_back_from_the_store(c: Client) -> None:
     await c.until_idle(60)
     await c.mesh.kill("gpu_backend")
     await c.mesh.restart("gpu_backend")
-    await until_it_serves(c)
+    await c.until_it_serves(DEADLINE_S)
 
     async def read() -> bool:  # a load that is late counts as a miss, so ask again
         again = await c.complete(PROMPT, max_tokens=5, ignore_eos=True)
@@ -116,13 +116,6 @@ def only_owners_map_regions(c: Client) -> None:
     assert not any(name.startswith("hostless.kvstore.") for name in maps.pop("gpu_backend"))
     assert all(name.startswith("hostless.kvstore.") for name in maps.pop("kvstore"))
     assert not any(maps.values())
-
-
-async def until_it_serves(c: Client) -> None:
-    async def works() -> bool:
-        return (await c.complete("Hi", max_tokens=1)).finish == "length"
-
-    await c.until("the mesh serves", works, DEADLINE_S)
 
 
 async def crowd(c: Client, requests: int) -> None:

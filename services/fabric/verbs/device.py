@@ -69,7 +69,7 @@ def gids(device: str) -> dict[int, tuple[str, str]]:
     for path in sorted((port / "gids").iterdir(), key=lambda path: int(path.name)):
         gid = path.read_text().strip()
         if gid.strip("0:"):
-            found[int(path.name)] = gid, _read(port / "gid_attrs" / "types" / path.name)
+            found[int(path.name)] = gid, entry(port / "gid_attrs" / "types" / path.name)
     return found
 
 
@@ -81,7 +81,8 @@ def default_gid(device: str) -> int:
     return next(iter(by_ip + v2), 0)
 
 
-def _read(path: Path) -> str:
+def entry(path: Path) -> str:
+    """Of sysfs; empty for one that is not there, or not used."""
     try:
         return path.read_text().strip()
     except OSError:  # the kernel answers EINVAL for an entry that is not used

@@ -15,7 +15,7 @@ from typing import Any
 from services.fabric.errors import TransportUnavailable
 from services.fabric.lanes import LANES
 from services.fabric.operations import TrafficClass
-from services.fabric.verbs.device import native_is_built
+from services.fabric.verbs.device import entry, native_is_built
 from services.fabric.verbs.library import HINT, pyverbs
 
 DCB_S = 5.0
@@ -112,7 +112,7 @@ def _character_devices(dev: Path) -> Iterator[Finding]:
 def _device(device: Path, sys: Path, dcb: Dcb) -> Iterator[Finding]:
     for port in sorted((device / "ports").glob("*"), key=lambda path: int(path.name)):
         subject = f"{device.name} port {port.name}"
-        state, layer, rate = (_text(port / name) for name in ("state", "link_layer", "rate"))
+        state, layer, rate = (entry(port / name) for name in ("state", "link_layer", "rate"))
         fact = f"{state.partition(': ')[2] or state}, {layer}, {rate}"
         if "ACTIVE" not in state:
             yield Finding(Verdict.ADVICE, subject, fact, "bring its link up to use it")
@@ -127,13 +127,13 @@ def _device(device: Path, sys: Path, dcb: Dcb) -> Iterator[Finding]:
 
 
 def _ethernet(subject: str, port: Path, sys: Path, dcb: Dcb) -> Iterator[Finding]:
-    kinds = {path.name: _text(path) for path in (port / "gid_attrs/types").glob("*")}
+    kinds = {path.name: entry(path) for path in (port / "gid_attrs/types").glob("*")}
     v2 = sorted((int(index) for index, kind in kinds.items() if kind == "RoCE v2"))
     if v2:
         yield Finding(Verdict.FINE, subject, f"RoCE v2 at GID index {', '.join(map(str, v2))}")
     else:
         yield Finding(Verdict.MISSING, subject, "no GID of RoCE v2", "give its interface an IP address")
-    interface = _text(port / f"gid_attrs/ndevs/{v2[0] if v2 else 0}")
+    interface = entry(port / f"gid_attrs/ndevs/{v2[0] if v2 else 0}")
     if not interface:
         return
     yield from _priorities(f"{subject}, {interface}", interface, dcb)
@@ -167,16 +167,16 @@ def _pairs(told: Any) -> Iterator[tuple[Any, Any]]:
     """dcb prints maps as objects, or as lists of pairs."""
     if isinstance(told, dict):
         yield from told.items()
-    for entry in told if isinstance(told, list) else ():
-        if isinstance(entry, list) and len(entry) == 2:
-            yield entry[0], entry[1]
+    for pair in told if isinstance(told, list) else ():
+        if isinstance(pair, list) and len(pair) == 2:
+            yield pair[0], pair[1]
 
 
 def _ecn(subject: str, folder: Path) -> Finding:
     switches = sorted(folder.glob("roce_*/enable/*"))
     if not switches:
         return Finding(Verdict.ADVICE, subject, "ECN can't be read here", "see docs/operations.md, by the NIC's tool")
-    off = [f"{path.parts[-3]}/{path.name}" for path in switches if _text(path) != "1"]
+    off = [f"{path.parts[-3]}/{path.name}" for path in switches if entry(path) != "1"]
     if off:
         what = f"echo 1 into {folder}/roce_*/enable/PRIORITY"
         return Finding(Verdict.ADVICE, subject, f"ECN is off for {', '.join(off)}", what)
@@ -186,13 +186,6 @@ def _ecn(subject: str, folder: Path) -> Finding:
 def _gpu(sys: Path) -> Finding:
     if not (sys / "module/nvidia").exists():
         return Finding(Verdict.FINE, "GPU memory", "no NVIDIA driver: only host memory is registered")
-    kind = _text(sys / "module/nvidia/version")
+    kind = entry(sys / "module/nvidia/version")
     what = "registering GPU memory by dma-buf takes the open kernel modules; nothing here needs it yet"
     return Finding(Verdict.ADVICE, "GPU memory", f"NVIDIA driver {kind}", what)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:  # the kernel answers EINVAL for an entry that is not used
-        return ""

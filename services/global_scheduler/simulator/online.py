@@ -39,7 +39,6 @@ class Service:
     tpot_s: float
     queued_s: float
     read_s: float
-    agents_inside: int  # at the end
     outcome: Outcome
 
     def holds(self, slo: Slo) -> bool:
@@ -64,7 +63,7 @@ def serve(
     ttft, ttst, tpot, queued, read = (
         outcome.mean(name, window.warm_s) for name in ("ttft", "ttst", "tpot", "queued", "read")
     )
-    return Service(agents_per_s, ttft, ttst, tpot, queued, read, outcome.agents_left, outcome)
+    return Service(agents_per_s, ttft, ttst, tpot, queued, read, outcome)
 
 
 def capacity(

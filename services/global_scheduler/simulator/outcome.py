@@ -31,7 +31,6 @@ class Outcome:
     simulated_s: float
     jct_s: float  # the last agent's end
     agents_left: int  # not through yet, of those that have arrived; 0 after a whole run
-    agent_mean_s: float  # from an agent's start to its end
     records: npt.NDArray[Any] = field(repr=False)  # RECORD
     nic_balance: float  # largest storage NIC's bytes by the average, mean over the run's bins
     attention_balance: float  # largest engine's attention time by the average, in the first 5 % of the run
@@ -61,9 +60,7 @@ def outcome_of(cluster: Machines, system: System, workload: Workload, core: Simu
     if not core.unfinished:
         check(cluster, ledger)
     finished = np.array(core.agents_finished())
-    done = finished > 0
     jct = float(finished.max()) if len(finished) else 0.0
-    spent = (finished - workload.start_s)[done]
     return Outcome(
         cluster=cluster.name,
         system=system.name,
@@ -72,7 +69,6 @@ def outcome_of(cluster: Machines, system: System, workload: Workload, core: Simu
         simulated_s=jct if not core.unfinished else core.now,
         jct_s=jct,
         agents_left=int(((finished == 0) & (workload.start_s <= core.now)).sum()),
-        agent_mean_s=float(spent.mean()) if len(spent) else float("nan"),
         records=records,
         nic_balance=_nic_balance(np.array(core.reads()), cluster.nodes),
         attention_balance=_attention_balance(core),

@@ -131,14 +131,6 @@ class ModelShape:
         """That one token passes."""
         return self.expert_parameters * self.experts_active // self.experts if self.experts else 0
 
-    def chunk_flops(self, cached: int, tokens: int) -> float:
-        """Arithmetic of a prefill of `tokens` after `cached`."""
-        context = cached + tokens / 2
-        pair = self.attention.pair_flops * context
-        selected = self.attention.selected_flops * min(context, self.attention.selected)
-        linear = 2 * (self.engine_parameters + self.active_expert_parameters)
-        return tokens * (linear + self.layers * (pair + selected))
-
 
 def load_model(name: str, path: Path = MODELS) -> ModelShape:
     """Raises ValueError that names the models there are."""

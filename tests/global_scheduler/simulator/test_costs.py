@@ -5,7 +5,7 @@ import pytest
 from services.global_scheduler.simulator.chunks import attention_s, profile
 from services.global_scheduler.simulator.costs import kv_capacity_tokens, prefill_cost
 from services.global_scheduler.simulator.hardware import load_hardware
-from services.global_scheduler.simulator.shapes import load_model
+from services.global_scheduler.simulator.shapes import ModelShape, load_model
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,18 @@ def test_cache_to_compute_ratio_is_about_the_papers() -> None:
     found = {}
     for name in ("ds-660b", "qwen2.5-32b"):
         model = load_model(name)
-        found[name] = 32_292 * model.kv_token_bytes / 1e9 / (model.chunk_flops(32_292, 429) / 1e15)
+        found[name] = 32_292 * model.kv_token_bytes / 1e9 / (flops(model, 32_292, 429) / 1e15)
     assert found["ds-660b"] == pytest.approx(22, rel=0.2)
     assert 117 <= found["qwen2.5-32b"] <= 267
+
+
+def flops(model: ModelShape, cached: int, tokens: int) -> float:
+    """Arithmetic of a prefill of `tokens` after `cached`."""
+    context = cached + tokens / 2
+    pair = model.attention.pair_flops * context
+    selected = model.attention.selected_flops * min(context, model.attention.selected)
+    linear = 2 * (model.engine_parameters + model.active_expert_parameters)
+    return tokens * (linear + model.layers * (pair + selected))
 
 
 def test_profile_predicts_attention() -> None:

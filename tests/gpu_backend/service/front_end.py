@@ -6,10 +6,11 @@ import numpy as np
 
 from hostless.v1 import engine_pb2
 from services.fabric import _ring
-from services.fabric.ring import Finish, RingClient, Share, SlotState
+from services.fabric.ring import Finish, RingClient, SlotState
 from services.fabric.ring.layout import RECORD, unpack
 from services.fabric.transports import open_region
 from services.gpu_backend.client import EngineClient
+from services.tokenizer.attachment import share_of
 from tests.waiting import until
 
 WAIT_S = 30.0
@@ -21,7 +22,7 @@ class FrontEnd:
     def __init__(self, lease: engine_pb2.RingLease) -> None:
         self.lease = lease
         self.region = open_region(lease.ring)
-        self.ring = RingClient(self.region, _share(lease))
+        self.ring = RingClient(self.region, share_of(lease))
         self._requests: list[int] = []  # max_tokens of each
 
     @classmethod
@@ -80,15 +81,3 @@ class FrontEnd:
     def _token_begin(self, number: int) -> int:
         share = self.ring.share
         return share.token_begin + number * (share.token_count // share.slot_count)
-
-
-def _share(lease: engine_pb2.RingLease) -> Share:
-    return Share(
-        lease.front_end,
-        lease.slot_begin,
-        lease.slot_count,
-        lease.prompt_begin,
-        lease.prompt_count,
-        lease.token_begin,
-        lease.token_count,
-    )
