@@ -3,8 +3,8 @@
 python -m bench.arbiter [--megabits 100] [--seconds 20] [--wait-ms 0.3] [--realtime]
     [--json FILE] [--svg FILE]
 
-Two network namespaces, and a link with a queue of 1 MiB between them; bench/arbiter_load.py sends, and
-bench/arbiter_owner.py owns the region. MODEL messages come at random times, a quarter of the link together; a time is
+Two network namespaces, and a link with a queue of 1 MiB between them; bench/fabric/load.py sends, and
+bench/fabric/owner.py owns the region. MODEL messages come at random times, a quarter of the link together; a time is
 that of the call, from its start to the owner's answer. Each run both ways: writes to the owner, and reads from it.
 """
 
@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.arbiter_owner import owner
-from bench.chart import Line, log_log
-from bench.shaped_link import ShapedLink, shaped_link
+from bench.common.chart import Line, log_log
+from bench.fabric.owner import owner
+from bench.fabric.shaped_link import ShapedLink, shaped_link
 
 RUNS = ("plain socket", "KV alone", "MODEL alone", "arbiter", "no arbiter", "both saturate")
 LENGTH = 4 << 20
@@ -43,7 +43,7 @@ def measure(link: ShapedLink, megabits: float, seconds: float, wait_ms: float) -
 
 
 def row(link: ShapedLink, wanted: dict[str, Any]) -> dict[str, Any]:
-    command = link.near_command(sys.executable, "-m", "bench.arbiter_load", json.dumps(wanted))
+    command = link.near_command(sys.executable, "-m", "bench.fabric.load", json.dumps(wanted))
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=wanted["seconds"] + 60)
     seen = json.loads(done.stdout)
     times = sorted(seen.pop("times"))

@@ -9,7 +9,7 @@ and, a moment later, started again; a few are frozen (SIGSTOP) instead, longer t
 - cut, where the gateway was killed while the request ran, and only there.
 
 Anything else is a fault: other tokens, an end without a reason, no end within two minutes. Other tokens that are a tie
-of the model's (chaos_ties.py computes that) are counted, and told with their margins. At the end all services run;
+of the model's (agents/ties.py computes that) are counted, and told with their margins. At the end all services run;
 slots, pages, buffers, leases and tickets must be free again, every stored block whole, and every answer right.
 
     python -m bench.chaos [--minutes 10] [--mesh 2P2D] [--agents 8] [--freezes 0.1] [--seed 0] [--json FILE]
@@ -33,11 +33,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.agent_turns import Conversation, conversations
-from bench.chaos_agents import Agent, Executioner, Tally
-from bench.chaos_ties import Judge
+from bench.agents.parties import Agent, Executioner, Tally
+from bench.agents.ties import Judge
+from bench.agents.turns import Conversation, conversations
+from bench.common.machine import machine
 from bench.conversations import answer_all, apart, ask, running, unified
-from bench.machine import machine
 from services.kvstore.client import StoreClient
 from services.tokenizer.model_text import ModelText, load
 from tests.mesh.baseline import BASELINE_S, at_baseline, engines, value

@@ -29,8 +29,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.agent_turns import Conversation, Tokens, blocks_of, conversations
-from bench.machine import machine
+from bench.agents.turns import Conversation, Tokens, blocks_of, conversations
+from bench.common.machine import machine
 from services.cli.mesh.plan import MeshOptions
 from services.common.keys import BLOCK_TOKENS, block_keys, root_key
 from services.common.paths import models_dir

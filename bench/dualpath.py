@@ -1,9 +1,9 @@
 """DualPath live on one machine: nodes with a storage link and a compute link each, and what a second path gains (D1-D3,
 D9-D12, D15).
 
-Prefill nodes, decode nodes and the store are network namespaces (dualpath_network.py); engines take as long, and have
-as large a KV, as a given model's, all made small alike (dualpath_scale.py); agents go through turns of the published
-trace (dualpath_agents.py). Prints the time to finish of each system and the simulator's for the same log, what went
+Prefill nodes, decode nodes and the store are network namespaces (cluster/network.py); engines take as long, and have
+as large a KV, as a given model's, all made small alike (cluster/scale.py); agents go through turns of the published
+trace (cluster/agents.py). Prints the time to finish of each system and the simulator's for the same log, what went
 over each link against what D1 and D2 say, how even the storage links were used, and the CPU of each process. A run in
 which the cores were the bottleneck is refused. Needs root.
 
@@ -23,13 +23,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench.child import end
-from bench.dualpath_mesh import Cluster, Scheduling
-from bench.dualpath_network import CONTROL, UNLIMITED, Rates, network
-from bench.dualpath_report import balance, disagreements, show, svg
-from bench.dualpath_run import Result, Spec
-from bench.dualpath_scale import Scale, SmallNode, small_node
-from bench.machine import machine
+from bench.cluster.mesh import Cluster, Scheduling
+from bench.cluster.network import CONTROL, UNLIMITED, Rates, network
+from bench.cluster.report import balance, disagreements, show, svg
+from bench.cluster.run import Result, Spec
+from bench.cluster.scale import Scale, SmallNode, small_node
+from bench.common.child import end
+from bench.common.machine import machine
 from services.global_scheduler.simulator.driver import simulate
 from services.global_scheduler.simulator.fidelity import Comparison, LiveMesh, compare
 from services.global_scheduler.simulator.hardware import load_hardware
@@ -111,7 +111,7 @@ def _live(spec: Spec, rates: Rates, limit_s: float) -> Result:
         placed = replace(spec, prefix=net.prefix)
         path = Path(spec.folder) / "spec.json"
         path.write_text(json.dumps(asdict(placed)))
-        command = net.command(CONTROL, sys.executable, "-m", "bench.dualpath_run", str(path))
+        command = net.command(CONTROL, sys.executable, "-m", "bench.cluster.run", str(path))
         process = subprocess.Popen(command)
         try:
             code = process.wait(limit_s)

@@ -2,7 +2,7 @@
 
 Both run in this process, turn by turn, on the same threads. Each figure is the median of the rounds.
 
-    python bench/engine_speed.py [--rounds 3] [--dtype bfloat16]
+    python -m bench.engine_speed [--rounds 3] [--dtype bfloat16]
 """
 
 import argparse
@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from exactness_reference import Reference
 
+from bench.engine.reference import Reference
 from services.common.paths import models_dir
 from services.gpu_backend.engine import PAGE_TOKENS
 from services.gpu_backend.engines.offline import Offline, Run

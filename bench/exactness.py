@@ -4,7 +4,7 @@ Every prompt runs alone and in batches of 16, over scattered pages and in chunks
 table and exits 1 on any difference, with the gap between the reference's two highest logits where the
 first one is, so that a flipped tie can be told from an error.
 
-    python bench/exactness.py [--only 6] [--tokens 24]
+    python -m bench.exactness [--only 6] [--tokens 24]
 """
 
 import argparse
@@ -14,9 +14,9 @@ from collections import defaultdict
 
 import numpy as np
 import torch
-from exactness_prompts import chats
-from exactness_reference import Reference
 
+from bench.engine.chats import chats
+from bench.engine.reference import Reference
 from services.common.paths import models_dir
 from services.gpu_backend.engine import PAGE_TOKENS
 from services.gpu_backend.engines.offline import Run, generate

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.child import end, first_line
-from bench.fabric_peer import PIECE
+from bench.common.child import end, first_line
+from bench.fabric.peer import PIECE
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.operations import Read, TrafficClass, Write
 from services.fabric.region import MemoryRegion
@@ -38,7 +38,7 @@ KV = TrafficClass.KV
 
 
 class Plain:
-    """What bench.fabric_peer's plain sockets do."""
+    """What bench.fabric.peer's plain sockets do."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -145,7 +145,7 @@ def main() -> None:
     asked = parser.parse_args()
     size = max(REGION, asked.megabytes << 20)
     print(f"{'':38} {'ours':>12} {'plain':>12} {'':8} {'ratio':>6}")
-    command = [sys.executable, "-m", "bench.fabric_peer", str(REGION)]
+    command = [sys.executable, "-m", "bench.fabric.peer", str(REGION)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
         descriptor, address = first_line(peer).split()
         region = TcpRegion.open(RegionDescriptor.FromString(bytes.fromhex(descriptor)))

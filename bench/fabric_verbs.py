@@ -3,7 +3,7 @@
 python -m bench.fabric_verbs [--rounds 5] [--seconds 1.0] [--json FILE]
 
 Without an RDMA device, all of it runs in the emulated machine of tests/rdma: then the ratios mean something, the
-figures only there. The C loop (fabric_loop.c) posts a list of requests that it made once, and spins on its one
+figures only there. The C loop (fabric/loop.c) posts a list of requests that it made once, and spins on its one
 completion; the transport plans, copies and posts anew each time. Each takes turns; a figure is the median over the
 rounds, a ratio the median of the rounds' ratios. Both of the transport's cores are measured.
 """
@@ -30,7 +30,7 @@ from services.fabric.verbs.device import CORE_VARIABLE, CORES, DEVICE_VARIABLE, 
 from tests.fabric.conformance.owner import owner
 from tests.rdma.vm import Machine
 
-LOOP = Path(__file__).with_name("fabric_loop.c")
+LOOP = Path(__file__).parent / "fabric/loop.c"
 REGION = 4 << 20
 LIMIT_S = 590.0
 ROWS = (

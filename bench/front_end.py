@@ -4,7 +4,7 @@ Starts a mesh with the synthetic engine and runs `hostless bench` against it, cl
 tokens/s, the slowest stream's rate against the fastest's, CPU microseconds a token of each service, and gRPC
 messages and tokens a poll.
 
-    python bench/front_end.py [--streams 256] [--rate 70] [--tokens 600] [--repetitions 3] [--json FILE]
+    python -m bench.front_end [--streams 256] [--rate 70] [--tokens 600] [--repetitions 3] [--json FILE]
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> None:
         inside(options)
         return
     hostless = Path(sys.executable).with_name("hostless")
-    me = [sys.executable, __file__, "--inside", *sys.argv[1:]]
+    me = [sys.executable, "-m", "bench.front_end", "--inside", *sys.argv[1:]]
     up = [hostless, "up", "--port", "0", "--engine", "synthetic", "--rate", str(options.rate), "--no-kvstore", "--"]
     raise SystemExit(subprocess.run([*up, *me]).returncode)
 

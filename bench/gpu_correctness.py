@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaForCausalLM
 
-from bench.exactness_prompts import chats
-from bench.exactness_reference import Reference
+from bench.engine.chats import chats
+from bench.engine.reference import Reference
 from bench.gpu_requests import prompts_of
 from bench.gpu_resident import FORMS
 from bench.gpu_resident_client import Engine

@@ -1,6 +1,6 @@
 """Step times of the CUDA graph engine on one GPU, host-driven: decode and prefill beside the roofline.
 
-    python bench/gpu_engine.py --out times.json [--skinny 8] [--overlap 1] [--layers 32] [--quick]
+    python -m bench.gpu_engine --out times.json [--skinny 8] [--overlap 1] [--layers 32] [--quick]
 
 Llama-3 8B's shape with random weights, bfloat16. A step is a graph replay timed by CUDA events; a row is
 the median of many. Roofline: the larger of bytes (weights once, KV once) over 4.3 TB/s, and operations

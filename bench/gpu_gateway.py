@@ -32,11 +32,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cpu_quota import OneCore
+from bench.common.cpu_quota import OneCore
+from bench.common.hogs import Hogs
 from bench.gpu_energy import Energy
 from bench.gpu_stream import stream
 from bench.gpu_systems import Mesh, Place, Server, cpu_s
-from bench.hogs import Hogs
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.cpu_quota import OneCore
+from bench.common.cpu_quota import OneCore
+from bench.common.hogs import Hogs
 from bench.gpu_requests import prompts_of, requests_of
 from bench.gpu_resident_client import Engine, Ran
-from bench.hogs import Hogs
 
 FORMS = ("resident", "host", "host-overlap")
 MIXES = ((16, 512, 32), (16, 512, 128), (16, 1024, 512), (64, 256, 64))

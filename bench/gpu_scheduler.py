@@ -57,7 +57,7 @@ def steps(device: Device, batch: int, nanoseconds: int, count: int) -> dict[str,
         for slot in range(batch):
             client.write(slot, 4, count)
         client.ring()
-        rig.until(lambda: rig.scheduler.counters()["finished"] == batch, 20)
+        rig.until(lambda: rig.scheduler.counters()["finished"] == batch)
         rig.scheduler.stop(5)
         counters, engine = rig.scheduler.counters(), rig.engine
         assert isinstance(engine, TimedEngine)
@@ -81,7 +81,7 @@ def profile(device: Device, batch: int) -> dict[str, Any]:
         for slot in range(batch):
             client.write(slot, 4, 1500)
         client.ring()
-        rig.until(lambda: rig.scheduler.counters()["finished"] == batch, 20)
+        rig.until(lambda: rig.scheduler.counters()["finished"] == batch)
         rig.scheduler.stop(5)
         assert isinstance(rig.scheduler, ProfiledScheduler)
         return {"batch": batch, **rig.scheduler.marks()}

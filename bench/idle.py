@@ -1,6 +1,6 @@
 """CPU of an idle mesh: every service, in percent of one core, over a minute.
 
-hostless up --port 0 -- python bench/idle.py [--seconds 60] [--json FILE]
+hostless up --port 0 -- python -m bench.idle [--seconds 60] [--json FILE]
 """
 
 import argparse
@@ -20,7 +20,7 @@ def main() -> None:
     options = parser.parse_args()
     mesh = run_folder.find(os.environ.get("HOSTLESS_URL", ""))
     if mesh is None:
-        raise SystemExit("no mesh runs here: start this through `hostless up -- python bench/idle.py`")
+        raise SystemExit("no mesh runs here: start this through `hostless up -- python -m bench.idle`")
     time.sleep(5)  # what starting left to do
     before, start = cpu.seconds(mesh), time.perf_counter()
     time.sleep(options.seconds)

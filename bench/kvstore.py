@@ -9,20 +9,17 @@ service: a store in its own process: lookups over gRPC, writes, reads into a rea
 import argparse
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also as `python bench/kvstore.py`
-
-from bench import kvstore_engine, kvstore_service
-from bench.machine import machine
+from bench.common.machine import machine
+from bench.store import beside_fio, service
 
 PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
-    "engine": kvstore_engine.measure,
-    "service": kvstore_service.measure,
+    "engine": beside_fio.measure,
+    "service": service.measure,
 }
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "kvstore.json"
 

@@ -3,7 +3,7 @@
 Every repetition is a new conversation, so nothing is hit but its own first turn; the cold prompt differs from
 the first token on. Prints prompt, cached and computed tokens, and both times.
 
-    hostless up --port 0 -- python bench/multi_turn.py [--tokens 2000] [--repetitions 5] [--json FILE]
+    hostless up --port 0 -- python -m bench.multi_turn [--tokens 2000] [--repetitions 5] [--json FILE]
 """
 
 import argparse

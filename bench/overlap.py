@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.arbiter_owner import owner
-from bench.machine import machine
-from bench.shaped_link import ShapedLink, shaped_link
+from bench.common.machine import machine
+from bench.fabric.owner import owner
+from bench.fabric.shaped_link import ShapedLink, shaped_link
 from services.gpu_backend.engine import PAGE_TOKENS
 
 FAST_MEGABITS = 4000.0
@@ -34,7 +34,7 @@ BLOCK_BYTES = SHAPE["layers"] * 2 * PAGE_TOKENS * SHAPE["width"] * 4
 def prefills(link: ShapedLink, asked: dict[str, Any], layers: bool, repeats: int) -> list[dict[str, float]]:
     with owner(link, (asked["hit"] + -(-asked["tokens"] // PAGE_TOKENS)) * BLOCK_BYTES) as (descriptor, _):
         wanted = asked | {"descriptor": descriptor, "layers": layers, "repeats": 1 + repeats, "threads": 1}
-        command = link.near_command(sys.executable, "-m", "bench.overlap_prefill", json.dumps(wanted))
+        command = link.near_command(sys.executable, "-m", "bench.engine.prefill", json.dumps(wanted))
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=240)
     return [json.loads(line) for line in done.stdout.splitlines()][1:]  # the first warms
 

@@ -1,8 +1,8 @@
 """The paper's figures beside the simulator's: the tables of docs/benchmarks/simulator.md, and its pictures.
 
-    python bench/paper_tables.py                 every section, about an hour on one core
-    python bench/paper_tables.py d14 ablation    these; the others stay as they were
-    python bench/paper_tables.py --render        tables and pictures from what was measured before
+    python -m bench.paper_tables                 every section, about an hour on one core
+    python -m bench.paper_tables d14 ablation    these; the others stay as they were
+    python -m bench.paper_tables --render        tables and pictures from what was measured before
 
 What is measured goes to docs/benchmarks/simulator.json, section by section.
 """
@@ -15,14 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import paper_offline
-import paper_online
-import paper_ratio
-import paper_sensitivity
-import paper_speed
-import paper_split
-from paper_figure import Figure
-
+from bench.paper import offline, online, ratio, sensitivity, speed, split
+from bench.paper.figure import Figure
 from services.global_scheduler.simulator.charts import bars, lines
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs/benchmarks"
@@ -32,8 +26,8 @@ RESULTS = FOLDER / "simulator.json"
 def d14() -> Iterator[Figure]:
     """The closed form against simulation, on both sides of each border."""
     agreeing = []
-    for shape in paper_ratio.SHAPES:
-        for check in paper_ratio.checks(shape):
+    for shape in ratio.SHAPES:
+        for check in ratio.checks(shape):
             agreeing.append(check.agrees)
             gpus, storage_nics, dram = shape
             name = f"g={gpus} s={storage_nics} M={dram:g} B=50: {check.border}, {check.nodes}"
@@ -43,20 +37,20 @@ def d14() -> Iterator[Figure]:
 
 
 SECTIONS: dict[str, Callable[[], Iterator[Figure]]] = {
-    "jct-660b": paper_offline.jct_660b,
-    "jct-27b": paper_offline.jct_27b,
-    "jct-qwen": paper_offline.jct_qwen,
-    "append": paper_offline.append,
-    "ratio": paper_offline.ratio,
-    "ablation": paper_offline.ablation,
-    "online": paper_online.online,
-    "online-scale": paper_online.online_scale,
+    "jct-660b": offline.jct_660b,
+    "jct-27b": offline.jct_27b,
+    "jct-qwen": offline.jct_qwen,
+    "append": offline.append,
+    "ratio": offline.ratio,
+    "ablation": offline.ablation,
+    "online": online.online,
+    "online-scale": online.online_scale,
     "d14": d14,
-    "growth": paper_speed.growth,
-    "largest": paper_speed.largest,
-    "repeats": paper_speed.repeats,
-    "split": paper_split.split,
-    "sensitivity": paper_sensitivity.sensitivity,
+    "growth": speed.growth,
+    "largest": speed.largest,
+    "repeats": speed.repeats,
+    "split": split.split,
+    "sensitivity": sensitivity.sensitivity,
 }
 
 
@@ -88,7 +82,7 @@ def render(results: dict[str, Any]) -> None:
     """The tables as Markdown, the pictures as SVG."""
     text = [
         "# The simulator's figures\n",
-        "`python bench/paper_tables.py`; what they rest on: [simulator.md](../simulator.md).\n",
+        "`python -m bench.paper_tables`; what they rest on: [simulator.md](../simulator.md).\n",
     ]
     for name, result in results.items():
         text.append(f"## {name}\n\n{(SECTIONS[name].__doc__ or '').strip()}\n")

@@ -18,9 +18,9 @@ import tracemalloc
 from itertools import islice
 from pathlib import Path
 
-from bench.chart import Line, log_log
-from bench.placements_load import PAGES, RATE, REPORT_S, Ledger, engines, requests, take
-from bench.placements_service import measure_service
+from bench.common.chart import Line, log_log
+from bench.placing.load import PAGES, RATE, REPORT_S, Ledger, engines, requests, take
+from bench.placing.service import measure_service
 from services.global_scheduler.policy.registry import POLICIES, make_policy
 from services.global_scheduler.policy.state import Load, Placement, Policy
 

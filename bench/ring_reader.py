@@ -1,6 +1,6 @@
 """What a front end's ring costs: submission a request, reading a token, a poll that finds nothing (B12-B14).
 
-python bench/ring_reader.py [--streams 256]
+python -m bench.ring_reader [--streams 256]
 
 The engine's side is played here by writing slot words between the timed polls.
 """

@@ -1,6 +1,6 @@
 """Kills a store's engine at random moments, over and over, and looks at what is left (issue: never a wrong byte).
 
-python bench/store_crash.py [--rounds 200] [--folder DIR] [--no-faults] [--seed 0]
+python -m bench.store_crash [--rounds 200] [--folder DIR] [--no-faults] [--seed 0]
 
 Each round a process opens the engine `local` on the blocks of the rounds before, puts, loads and removes blocks of many
 sizes from two threads, and is killed (SIGKILL) at a random point of that. Its disk is made worse than real: writes and
@@ -28,14 +28,13 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from services.common.keys import next_key, root_key
 from services.kvstore import _segments
 from services.kvstore.block import Block
 from services.kvstore.engines import Read, Write
 from services.kvstore.engines.local import LocalEngine, LocalOptions
 
+ROOT = Path(__file__).resolve().parents[1]
 LENGTHS = (64 << 10, 100_000, 256 << 10, 1 << 20, 4 << 20)
 OPTIONS = LocalOptions(queue_depth=8, segment_bytes=48 << 20)
 SEGMENT_SLACK = 24 << 10
@@ -192,9 +191,10 @@ def examine(root: Path, shadow: Shadow) -> int:
 
 def one_round(root: Path, number: int, shadow: Shadow, seed: int, faults: bool) -> int:
     rng = random.Random(seed)
-    command = [sys.executable, __file__, "--child", str(root), "--from", str(1 + number * 1_000_000)]
+    command = [sys.executable, "-m", "bench.store_crash", "--child", str(root), "--from", str(1 + number * 1_000_000)]
     process = subprocess.Popen(
         [*command, "--seed", str(seed), *([] if faults else ["--no-faults"])],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

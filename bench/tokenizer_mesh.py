@@ -5,7 +5,7 @@ encoding took, the wait for a thread included. Then streams run, and meanwhile p
 which the engine then refuses, being longer than its context; the streams' inter-token latencies from sending to
 answer are compared with those of the rest of the time.
 
-    hostless up --port 0 --engine synthetic --rate 70 --no-kvstore -- python bench/tokenizer_mesh.py [--json FILE]
+    hostless up --port 0 --engine synthetic --rate 70 --no-kvstore -- python -m bench.tokenizer_mesh [--json FILE]
 """
 
 import argparse
@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import tokenizer_texts as texts
-
+from bench.encoders import texts
 from services.cli.load.client import Timeline, send
 from services.cli.load.connection import Connections, Target
 from services.cli.mesh import run_folder
@@ -40,7 +39,7 @@ def main() -> None:
     mesh = run_folder.find(os.environ.get("HOSTLESS_URL", ""))
     tokenizer = mesh.service("tokenizer") if mesh else None
     if mesh is None or tokenizer is None:
-        raise SystemExit("no mesh runs here: start this through `hostless up -- python bench/tokenizer_mesh.py`")
+        raise SystemExit("no mesh runs here: start this through `hostless up -- python -m bench.tokenizer_mesh`")
     with urllib.request.urlopen(f"{mesh.url}/v1/models", timeout=5) as reply:
         model = json.load(reply)["data"][0]["id"]
     result = asyncio.run(measure(options, f"{mesh.url}/v1/completions", model, tokenizer.metrics))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from bench.chaos_ties import Ids, Judge, Suspect, Verdict
+from bench.agents.ties import Ids, Judge, Suspect, Verdict
 from services.tokenizer.detokenize import TokenText
 from tests.mesh.tiny_model import tiny_model
 

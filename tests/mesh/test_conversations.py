@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.agent_turns import conversations
+from bench.agents.turns import conversations
 from bench.conversations import compare
 from services.tokenizer.model_text import load
 from tests.mesh.tiny_model import NAME, make_tiny_model

@@ -5,9 +5,8 @@ import resource
 import time
 from collections.abc import Iterator
 
-from paper_clusters import cluster, trajectories
-from paper_figure import Figure
-
+from bench.paper.clusters import cluster, trajectories
+from bench.paper.figure import Figure
 from services.global_scheduler.simulator.driver import simulate
 from services.global_scheduler.simulator.systems import SYSTEMS
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
-from bench.placements_load import RATE, REPORT_S, Ledger, engines, requests, take
+from bench.placing.load import RATE, REPORT_S, Ledger, engines, requests, take
 from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.client import SchedulerClient
 from services.global_scheduler.policy.state import Engine, Placement, ReadPath, Role

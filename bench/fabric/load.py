@@ -1,6 +1,6 @@
 """The near side of bench.arbiter: sends what a run asks for, over transport tcp or by plain sockets.
 
-python -m bench.arbiter_load '{"descriptor": HEX, "sink": "HOST:PORT", "run": NAME, "seconds": S, "every": S}'
+python -m bench.fabric.load '{"descriptor": HEX, "sink": "HOST:PORT", "run": NAME, "seconds": S, "every": S}'
 """
 
 import json

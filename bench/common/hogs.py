@@ -1,6 +1,6 @@
 """Host load for benches: many processes that compress, copy memory, or build C++, until told to stop.
 
-    python -m bench.hogs {mixed,copy,build} COUNT SECONDS
+    python -m bench.common.hogs {mixed,copy,build} COUNT SECONDS
 
 They end by themselves after SECONDS, and when their parent is gone.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KINDS = ("mixed", "copy", "build")
 _COPIED = 64 << 20
 _COMPRESSED = 1 << 20
@@ -88,7 +88,7 @@ class Hogs:
     def __init__(self, kind: str, count: int, seconds: float, cores: Collection[int] = ()) -> None:
         if kind not in KINDS:
             raise ValueError(f"no hogs of kind {kind!r}; there are {', '.join(KINDS)}")
-        self._command = [sys.executable, "-m", "bench.hogs", kind, str(count), str(seconds)]
+        self._command = [sys.executable, "-m", "bench.common.hogs", kind, str(count), str(seconds)]
         if cores:
             self._command = ["taskset", "-c", ",".join(map(str, sorted(cores))), *self._command]
         self._process: subprocess.Popen[bytes] | None = None

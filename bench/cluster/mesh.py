@@ -1,12 +1,12 @@
-"""The services of a mesh whose engines are nodes of dualpath_network.py: an engine, a node id, a namespace each."""
+"""The services of a mesh whose engines are nodes of network.py: an engine, a node id, a namespace each."""
 
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.dualpath_network import CONTROL, STORE, Network, data_address, management_address
-from bench.dualpath_scale import SmallNode
+from bench.cluster.network import CONTROL, STORE, Network, data_address, management_address
+from bench.cluster.scale import SmallNode
 from services.cli.mesh.plan import ServicePlan
 
 PORT, METRICS_PORT = 7000, 7001

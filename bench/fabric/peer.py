@@ -1,6 +1,6 @@
 """The other process of bench.fabric_tcp: owns a region over tcp, and does the same by plain sockets.
 
-python -m bench.fabric_peer LENGTH prints descriptor and address; ends with its input. A plain connection says 16 bytes
+python -m bench.fabric.peer LENGTH prints descriptor and address; ends with its input. A plain connection says 16 bytes
 first: a letter and a count. w: it sends so many bytes, and gets one back. r: it gets so many. p: it sends and gets
 messages of so many bytes in turn, until it has enough.
 """

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bench.dualpath_mesh import Cluster
-from bench.dualpath_run import Result
+from bench.cluster.mesh import Cluster
+from bench.cluster.run import Result
 from services.global_scheduler.simulator.charts import bars
 
 OVERHEAD = 0.06

@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 import uvloop
 
-from bench.child import end
+from bench.common.child import end
 from hostless.v1 import kvstore_pb2 as pb
 from hostless.v1 import kvstore_pb2_grpc
 from services.cli.kv.load import KvLoad, Rate, run

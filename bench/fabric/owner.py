@@ -1,6 +1,6 @@
 """The far side of bench.arbiter and bench.overlap: owns a region, and counts what a plain socket brings.
 
-python -m bench.arbiter_owner HOST LENGTH prints the region's descriptor and the socket's address; ends with its input.
+python -m bench.fabric.owner HOST LENGTH prints the region's descriptor and the socket's address; ends with its input.
 """
 
 import os
@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench.child import end, first_line
-from bench.shaped_link import ShapedLink
+from bench.common.child import end, first_line
+from bench.fabric.shaped_link import ShapedLink
 from services.fabric.hosting import RegionHost
 from services.fabric.rights import Rights
 
@@ -21,7 +21,7 @@ from services.fabric.rights import Rights
 @contextmanager
 def owner(link: ShapedLink, length: int) -> Iterator[tuple[str, str]]:
     """At the link's far end, in a process of its own: the region's descriptor, and the socket's address."""
-    command = link.far_command(sys.executable, "-m", "bench.arbiter_owner", link.address, str(length))
+    command = link.far_command(sys.executable, "-m", "bench.fabric.owner", link.address, str(length))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             descriptor, address = first_line(process).split()

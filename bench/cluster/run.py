@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.dualpath_agents import Turn, go_through, log_lines, prompts, seed_store
-from bench.dualpath_mesh import Cluster, Scheduling, gateway_url, metrics_address, node_numbers, plans
-from bench.dualpath_network import STORE, Network, management_address
-from bench.dualpath_scale import Scale, agents, model_file, small_node
-from bench.dualpath_watch import Watch
+from bench.cluster.agents import Turn, go_through, log_lines, prompts, seed_store
+from bench.cluster.mesh import Cluster, Scheduling, gateway_url, metrics_address, node_numbers, plans
+from bench.cluster.network import STORE, Network, management_address
+from bench.cluster.scale import Scale, agents, model_file, small_node
+from bench.cluster.watch import Watch
 from services.cli.mesh.supervisor import Supervisor
 from services.global_scheduler.simulator.hardware import load_hardware
 from services.global_scheduler.simulator.shapes import load_model

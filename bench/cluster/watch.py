@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.dualpath_network import link_bytes
+from bench.cluster.network import link_bytes
 
 TICK = os.sysconf("SC_CLK_TCK")
 SATURATED = 0.95

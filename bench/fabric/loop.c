@@ -1,6 +1,6 @@
 // The bare loop that bench/fabric.py compares with: posts lists of one-sided operations between two queue pairs of
 // this process, on two devices, and waits for each list's one completion. Prints lists completed a second.
-//   fabric_loop DEVICE GID_INDEX PEER_DEVICE PEER_GID_INDEX write|read|swap BYTES LIST SECONDS
+//   loop DEVICE GID_INDEX PEER_DEVICE PEER_GID_INDEX write|read|swap BYTES LIST SECONDS
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +78,7 @@ static void connect_end(struct end *end, struct end *other) {
 }
 
 int main(int argc, char **argv) {
-  must(argc != 9, "usage: fabric_loop DEVICE GID_INDEX PEER_DEVICE PEER_GID_INDEX write|read|swap BYTES LIST SECONDS");
+  must(argc != 9, "usage: loop DEVICE GID_INDEX PEER_DEVICE PEER_GID_INDEX write|read|swap BYTES LIST SECONDS");
   const char *kind = argv[5];
   size_t bytes = strtoul(argv[6], NULL, 10);
   int list = atoi(argv[7]);

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.exactness_prompts import report
+from bench.engine.chats import report
 from services.common.keys import BLOCK_TOKENS
 from services.tokenizer.model_text import ModelText
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import product
 from statistics import mean
 
-from paper_clusters import cluster, offline
-from paper_figure import Figure
+from bench.paper.clusters import cluster, offline
+from bench.paper.figure import Figure
 
 GRID = {"ds-660b": (1024, 2048), "ds-27b": (512, 1024), "qwen2.5-32b": (256, 512)}
 LENGTHS = ("32k", "64k")

@@ -1,6 +1,6 @@
 """The prefill engine of bench.overlap: prompts whose hit lies in a buffer elsewhere, one after the other.
 
-python -m bench.overlap_prefill '{"engine": NAME, "synthetic_model": FILE, "descriptor": HEX, "hit": BLOCKS,
+python -m bench.engine.prefill '{"engine": NAME, "synthetic_model": FILE, "descriptor": HEX, "hit": BLOCKS,
     "tokens": N, "layers": BOOL, "repeats": N, "threads": N}' prints a row a prompt, in JSON.
 """
 
@@ -37,9 +37,13 @@ class Buffer:
 
     def __init__(self, descriptor: str, hit: int) -> None:
         self._descriptor, self._hit = RegionDescriptor.FromString(bytes.fromhex(descriptor)), hit
+        self.changed = asyncio.Event()
 
     async def run(self) -> None:
         await asyncio.Event().wait()
+
+    def lives(self, engine: int) -> bool:
+        return True
 
     async def open(self, transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
         return BufferPlace(self._descriptor, self._descriptor.length // block_bytes), range(self._hit)

@@ -12,8 +12,8 @@ from typing import Any
 
 import aiohttp
 
-from bench.agent_turns import Conversation
-from bench.chaos_ties import Suspect
+from bench.agents.ties import Suspect
+from bench.agents.turns import Conversation
 from bench.conversations import ask
 from tests.mesh.harness import Answer, Client
 from tests.mesh.tiny_model import NAME

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from paper_clusters import SEED, cluster, offline, trajectories
-from paper_figure import Figure
-
+from bench.paper.clusters import SEED, cluster, offline, trajectories
+from bench.paper.figure import Figure
 from services.global_scheduler.simulator.online import serve
 from services.global_scheduler.simulator.systems import SYSTEMS
 

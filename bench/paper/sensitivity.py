@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import mean
 
-from paper_clusters import cluster, offline
-from paper_figure import Figure
-from paper_offline import RATIOS
-
+from bench.paper.clusters import cluster, offline
+from bench.paper.figure import Figure
+from bench.paper.offline import RATIOS
 from services.global_scheduler.simulator.cluster import Cluster
 
 HBM_CAPACITIES = (0.78, 0.785, 0.79, 0.8)
