@@ -19,6 +19,7 @@ SOURCES = [
     ROOT / "tests/gpu/scheduler/toy.cu",
     ROOT / "bench/gpu_scheduler.cu",
     ROOT / "bench/gpu_scheduler_profile.cu",
+    ROOT / "bench/gpu_neighbours.cu",
 ]
 
 
@@ -28,7 +29,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "kernels"
 
 
-@pytest.mark.slow  # four compilations
+@pytest.mark.slow  # five compilations
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
 def test_nvrtc_compiles_and_nvjitlink_links(source: Path, kernels: Path) -> None:
     code = build.cubin(source)
