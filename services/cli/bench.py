@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from services.cli.chat import here
-from services.cli.console import terminal
+from services.cli.console import require_writable, terminal
+from services.cli.errors import UsageError
 from services.cli.kv.bench import bench_kv
 from services.cli.mesh import run_folder
 from services.cli.openai_api import OpenAiApi
@@ -45,6 +46,9 @@ def endpoint_load(
     duration: Annotated[float, typer.Option(help="Closed loop: no new request after so many s.", min=0)] = 0,
     prompt_tokens: Annotated[int, typer.Option(help="Mean length of a prompt.", min=1)] = 128,
     output_tokens: Annotated[int, typer.Option(help="Mean length of an answer.", min=1)] = 128,
+    shared_prefix: Annotated[
+        int, typer.Option(help="Tokens that all prompts begin with, besides; the store has them.", min=0)
+    ] = 0,
     spread: Annotated[float, typer.Option(help="Sigma of log-normal lengths; 0: all the same.", min=0, max=3)] = 0,
     endpoint: Annotated[Endpoint, typer.Option(help="completions: prompts are token ids.")] = Endpoint.completions,
     vocab: Annotated[int, typer.Option(help="Token ids are below this.", min=101)] = 32_000,
@@ -53,6 +57,10 @@ def endpoint_load(
     seed: Annotated[int, typer.Option(help="The same seed asks the same.")] = 0,
     warmup: Annotated[int, typer.Option(help="Requests before the measurement.", min=0)] = 1,
     timeout: Annotated[float, typer.Option(help="A stream silent for so many s has failed.", min=0.1)] = 300,
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:MS", help="Count requests within ttft:MS, tpot:MS, e2e:MS; may be repeated."),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write figures here; -: stdout, no table.")] = None,
     api_key: Annotated[str, typer.Option(envvar="HOSTLESS_API_KEY")] = "",
 ) -> None:
@@ -66,6 +74,10 @@ def endpoint_load(
 
     hostless bench --rate 4 -n 200 --spread 0.8    # open loop, real lengths
 
+    hostless bench --shared-prefix 2048 -n 50      # hits in the KV store
+
+    hostless bench --rate 8 --goodput ttft:200 --goodput tpot:20
+
     hostless bench --endpoint chat --url https://host --model NAME
 
     Against a mesh that runs on this machine the CPU time a token of each service is shown too.
@@ -77,9 +89,11 @@ def endpoint_load(
 
     from services.cli.load import cpu, driver, tables
     from services.cli.load.connection import Target
-    from services.cli.load.summary import summarize
+    from services.cli.load.summary import LIMITED, summarize
     from services.cli.load.workload import Workload
 
+    limits = _limits(goodput or (), LIMITED)
+    require_writable(json_file)
     api = OpenAiApi(url or here(), api_key)
     load = Workload(
         model=model or api.models()[0],
@@ -89,6 +103,7 @@ def endpoint_load(
         rate=rate,
         duration_s=duration,
         prompt_tokens=prompt_tokens,
+        shared_prefix=shared_prefix,
         output_tokens=output_tokens,
         spread=spread,
         vocab=vocab,
@@ -106,16 +121,32 @@ def endpoint_load(
     with _progress(console, load) as done:
         timelines = uvloop.run(driver.run(load, target, done))
     used = cpu.between(before, cpu.seconds(mesh))
-    summary = summarize(timelines)
+    summary = summarize(timelines, limits)
     if json_file:
-        _write(json_file, {"workload": asdict(load), "machine": _machine(), **asdict(summary), "cpu_s": used})
+        _write(
+            json_file,
+            {"workload": asdict(load), "limits_ms": limits, "machine": _machine(), **asdict(summary), "cpu_s": used},
+        )
     if json_file is None or str(json_file) != "-":
-        for table in tables.of(summary, used):
+        for table in tables.of(summary, used, limits):
             terminal().print(table)
     raise typer.Exit(1 if summary.failed else 0)
 
 
 bench.command("kv")(bench_kv)
+
+
+def _limits(given: Sequence[str], known: Collection[str]) -> dict[str, float]:
+    limits = {}
+    for text in given:
+        name, _, most = text.partition(":")
+        try:
+            limits[name] = float(most)
+        except ValueError:
+            raise UsageError(f"--goodput: {text!r} is not NAME:MILLISECONDS", "Like ttft:200") from None
+        if name not in known:
+            raise UsageError(f"--goodput: {name!r} can't be limited", f"Names: {', '.join(known)}")
+    return limits
 
 
 @contextmanager

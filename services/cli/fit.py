@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from services.cli.console import terminal
+from services.cli.console import require_writable, terminal
 from services.cli.errors import CliError, UsageError
 from services.cli.up import EngineKind
 
@@ -51,6 +51,8 @@ def attention(
     """
     from services.global_scheduler.policy.attention_time import fit as fit_to
 
+    require_writable(out)
+    require_writable(picture)
     arguments = ["--engine", engine.value, *(["--model", model] if model else [])]
     measured = _measured(arguments, _numbers("contexts", contexts), _numbers("chunks", chunks), repeats)
     time = fit_to(measured)

@@ -1,6 +1,9 @@
 """The `hostless` command line. `main` is its entry point; each command is in a file of its own."""
 
+import errno
+import os
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -37,15 +40,31 @@ for group in (bench, fabric, fit, kv, sim):
     app.add_typer(group)
 
 
+FILE_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EISDIR}
+"""Of a file, not of the program: whoever runs it can mend them."""
+HINT_FILES = "Other folders: HOSTLESS_RUN, HOSTLESS_MODELS, HOSTLESS_STORE, or XDG_CACHE_HOME for all of them"
+
+
 def main() -> None:
     """Runs a command. Exit codes: 0 done, 1 failed (stderr says why), 2 wrong usage, 130 interrupted."""
     try:
         app()
     except CliError as error:
-        print(f"hostless: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"  {error.hint}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+        _fail(error)
+    except BrokenPipeError:  # who read our output has seen enough: head, say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:
+        if error.errno not in FILE_ERRORS:
+            raise
+        _fail(CliError(f"{error.filename or 'a file'}: {error.strerror}", HINT_FILES))
+
+
+def _fail(error: CliError) -> NoReturn:
+    print(f"hostless: {error}", file=sys.stderr)
+    if error.hint:
+        print(f"  {error.hint}", file=sys.stderr)
+    raise SystemExit(error.exit_code) from None
 
 
 if __name__ == "__main__":

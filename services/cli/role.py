@@ -36,7 +36,7 @@ def role(
     """
     from services.gpu_backend.client import EngineCallError
 
-    mesh = run_folder.find()
+    mesh = run_folder.here()
     service = mesh.service("global_scheduler") if mesh else None
     try:
         asyncio.run(_change(scheduler or (service.address if service else SCHEDULER), engine, to, wait, force))

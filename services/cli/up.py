@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from services.cli.errors import CliError, UsageError
-from services.cli.mesh import given, log_tail, ports, session
-from services.cli.mesh.checks import check
+from services.cli.mesh import log_tail, ports, session
 from services.cli.mesh.console import ConsoleReporter
 from services.cli.mesh.plan import HOST, MeshOptions, ServicePlan, mesh_plan, ports_needed, reachable
 from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService
@@ -102,6 +101,9 @@ def up(
     docs/settings.md lists the settings. One that several services have takes the service's name in front:
     --kvstore-transport tcp. What follows -- runs once the mesh is ready, and its end stops the mesh.
     """
+    from services.cli.mesh import given  # all services' settings, which take their time to load
+    from services.cli.mesh.checks import check
+
     _check_roles(prefill, decode, engines, kvstore)
     asked = given.read(context.args, [name for option in context.command.params for name in option.opts])
     _check_command(asked.command)
@@ -169,7 +171,11 @@ async def _run(
 
     def publish(members: Sequence[Member]) -> None:
         services = tuple(_running(member, folder) for member in members)
-        folder.write(Mesh(os.getpid(), url, started, services))
+        try:
+            folder.write(Mesh(os.getpid(), url, started, services))
+        except OSError as error:  # it serves all the same
+            why = f"{folder.path}: {error.strerror}; other commands find this mesh by --url {url} only"
+            console.print(f"[yellow]![/yellow] {why}", soft_wrap=True)
 
     def ready() -> None:
         reporter.quiet()

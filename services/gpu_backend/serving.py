@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from services.common import paths
 from services.common.settings import SettingError
 from services.fabric.errors import FabricError, RegionInUse
 from services.fabric.hosting import RegionHost, open_host
@@ -145,8 +146,8 @@ def _create_ring(
     except RegionInUse as error:
         raise SettingError(f"engine-id: {engine_id!r} is taken: {error}") from None
     except OSError as error:
-        what = f"no shared memory for a ring of {shape.size_bytes} bytes: {error}"
-        raise SettingError(f"slots, prompt-words, token-words: {what}") from None
+        room = f"{shape.size_bytes} bytes of shared memory in {paths.shm_dir()} (HOSTLESS_SHM)"
+        raise SettingError(f"slots, prompt-words, token-words: no {room}: {error.strerror}") from None
     return RingOwner(
         region,
         shape,

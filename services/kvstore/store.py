@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator
 
+from services.common import paths
 from services.common.lane.server import serve
 from services.common.settings import SettingError
 from services.fabric.hosting import RegionHost, open_host
@@ -54,6 +55,5 @@ def _write_buffer(regions: RegionHost, settings: StoreSettings) -> MemoryRegion:
         name = f"kvstore.{os.getpid()}.{secrets.token_hex(4)}"
         return regions.create(name, settings.write_buffer_bytes, Rights.WRITE)
     except OSError as error:
-        raise SettingError(
-            f"write-buffer-bytes: no {settings.write_buffer_bytes} bytes of shared memory: {error.strerror}"
-        ) from error
+        room = f"{settings.write_buffer_bytes} bytes of shared memory in {paths.shm_dir()} (HOSTLESS_SHM)"
+        raise SettingError(f"write-buffer-bytes: no {room}: {error.strerror}") from error

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from services.cli.errors import UsageError
 from services.cli.load import driver, workload
 from services.cli.load.client import Events, Timeline
 from services.cli.load.connection import Target
@@ -67,6 +68,34 @@ def test_figures() -> None:
     assert summary.slowest_to_fastest == pytest.approx(75 / 200)
 
 
+def test_goodput() -> None:
+    fast = Timeline(10.0, array("d", [10.1, 10.2]), completion_tokens=2)
+    slow = Timeline(10.0, array("d", [10.3, 10.5]), completion_tokens=2)
+    one = Timeline(10.0, array("d", [10.05]), completion_tokens=1)
+    all_of_them = [fast, slow, one, Timeline(10.0, error="500: no")]
+    for limits, kept in (
+        ({}, 3),
+        ({"ttft": 200}, 2),
+        ({"ttft": 60}, 1),
+        ({"tpot": 150, "e2e": 400}, 2),
+        ({"e2e": 1}, 0),
+    ):
+        assert summarize(all_of_them, limits).good_requests_per_s == pytest.approx(kept / 0.5)
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_a_shared_prefix_is_the_same_for_all_seeds(endpoint: str) -> None:
+    prompts = []
+    for seed in (1, 2):
+        load = Workload("m", endpoint, requests=3, prompt_tokens=5, shared_prefix=7, seed=seed)
+        for request in workload.requests(load):
+            body = json.loads(request.body)
+            prompts.append(body["messages"][0]["content"].split() if endpoint == "chat" else body["prompt"])
+    assert {len(prompt) for prompt in prompts} == {12}
+    assert len({tuple(prompt[:7]) for prompt in prompts}) == 1
+    assert len({tuple(prompt) for prompt in prompts}) == 6
+
+
 def test_no_figures() -> None:
     summary = summarize([])
     assert summary.tokens_per_s == 0
@@ -109,9 +138,11 @@ async def test_nobody_there() -> None:
 def test_the_command(server: FakeOpenAi, tmp_path: Path, endpoint: str) -> None:
     file = tmp_path / "figures.json"
     arguments = ["bench", "--url", server.url, "-n", "5", "-c", "2", "--endpoint", endpoint, "--json", str(file)]
+    arguments += ["--goodput", "ttft:60000", "--goodput", "e2e:60000"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "5 of 5 requests" in result.stdout
+    assert "requests/s within ttft 60000 ms, e2e 60000 ms" in result.stdout
     figures = json.loads(file.read_text())
     assert (figures["requests"], figures["completion_tokens"]) == (5, 15)
     assert len(server.bodies) == 6  # one to warm up
@@ -122,3 +153,14 @@ def test_the_command_fails_when_a_request_does(server: FakeOpenAi) -> None:
     result = CliRunner().invoke(app, ["bench", "--url", server.url, "-n", "1", "--json", "-"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["errors"] == {"500: broken": 1}
+    server.reply = lambda _: (404, b'{"error": {"message": "no such model"}}')
+    result = CliRunner().invoke(app, ["bench", "--url", server.url, "-n", "2"])
+    assert "2 failed: 404: no such model" in result.stdout
+    assert "p99" not in result.stdout
+
+
+@pytest.mark.parametrize("flags", [["--goodput", "ttft"], ["--goodput", "itl:3"], ["--json", "/no/such/folder/x"]])
+def test_what_is_wrong_is_said_before_anything_is_sent(server: FakeOpenAi, flags: list[str]) -> None:
+    result = CliRunner().invoke(app, ["bench", "--url", server.url, *flags])
+    assert isinstance(result.exception, UsageError)
+    assert server.bodies == []

@@ -159,6 +159,15 @@ def test_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fake.revisions == ["abc"]
 
 
+def test_from_the_hub_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Hub(monkeypatch, MODEL.sha256)
+    fake.info.siblings[0].rfilename = "model.Q4.gguf"
+    with pytest.raises(CliError, match=r"org/name holds no weights as \*.safetensors") as error:
+        pull("org/name")
+    assert str(tmp_path / "models" / "name") in error.value.hint
+    assert fake.revisions == []
+
+
 def test_from_the_hub_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Hub(monkeypatch, "0" * 64)
     with pytest.raises(CliError, match="damaged"):

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -10,9 +10,11 @@ from rich.table import Table
 
 from services.cli.console import terminal
 from services.cli.errors import CliError, UsageError
-from services.cli.kv.load import KvFigures, KvLoad, Rate, run
 from services.cli.kv.store import Address, ask, parse_size, size
-from services.kvstore.client import StoreClient
+
+if TYPE_CHECKING:  # it takes its time to load, which only these commands should pay
+    from services.cli.kv.load import KvFigures, KvLoad, Rate
+    from services.kvstore.client import StoreClient
 
 LARGEST_BLOCK = 1 << 30
 """Of any engine; a store says itself when its own takes less."""
@@ -40,11 +42,13 @@ def bench_kv(
 
     What it wrote stays until it is evicted. Reads may come from the page cache: engine files reads through it.
     """
+    from services.cli.kv.load import KvLoad, run
+
     load = KvLoad(blocks, parse_size(block), lookups, keys, layers, readers, passes)
     if not layers <= load.block_bytes <= LARGEST_BLOCK:
         raise UsageError(f"--block: {block} is no size of a block of {layers} layers", "From a byte a layer to 1GiB")
 
-    async def measure(client: StoreClient) -> KvFigures:
+    async def measure(client: "StoreClient") -> "KvFigures":
         stats = await client.stats()
         room, need = stats.capacity_bytes - stats.bytes, blocks * (load.block_bytes + 8192)
         if need > room and not evict:
@@ -63,7 +67,7 @@ def bench_kv(
         terminal().print(_table(load, figures))
 
 
-def _table(load: KvLoad, figures: KvFigures) -> Table:
+def _table(load: "KvLoad", figures: "KvFigures") -> Table:
     table = Table("", box=None, header_style="dim", pad_edge=False)
     for name in ("rate", "p50", "p99", "max"):
         table.add_column(name, justify="right")
@@ -74,7 +78,7 @@ def _table(load: KvLoad, figures: KvFigures) -> Table:
     return table
 
 
-def _speed(rate: Rate) -> str:
+def _speed(rate: "Rate") -> str:
     speed = rate.bytes / rate.seconds
     return f"{speed / 1e9:.2f} GB/s" if speed >= 1e8 else f"{speed / 1e6:.2f} MB/s"
 

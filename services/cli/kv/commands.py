@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,7 +12,9 @@ from services.cli.console import terminal
 from services.cli.errors import UsageError
 from services.cli.kv import tables
 from services.cli.kv.store import Address, ask, parse_size, size
-from services.kvstore.client import StoreClient, StoredBlock, StoreStats
+
+if TYPE_CHECKING:  # it takes its time to load, which only these commands should pay
+    from services.kvstore.client import StoreClient, StoredBlock, StoreStats
 
 kv = typer.Typer(
     name="kv",
@@ -43,7 +45,7 @@ def ls(
     Pinned: leased by readers, parent of a block on its way, or kept.
     """
 
-    async def collect(client: StoreClient) -> list[StoredBlock]:
+    async def collect(client: "StoreClient") -> "list[StoredBlock]":
         return [block async for block in client.blocks() if block.root.hex().startswith(root)]
 
     found = ask(store, collect)
@@ -70,7 +72,7 @@ def stat(store: Address = "", as_json: AsJson = False) -> None:
     watch -n 1 hostless kv stat --store host:7030
     """
 
-    async def look(client: StoreClient) -> StoreStats:
+    async def look(client: "StoreClient") -> "StoreStats":
         return await client.stats()
 
     stats = ask(store, look)
@@ -87,7 +89,7 @@ def verify(store: Address = "") -> None:
     The store serves on meanwhile; reads of others get slower. Exit code 0: all is whole. 1: something was broken.
     """
 
-    async def check(client: StoreClient) -> tuple[int, int, list[bytes]]:
+    async def check(client: "StoreClient") -> tuple[int, int, list[bytes]]:
         checked, read, broken = 0, 0, list[bytes]()
         total = (await client.stats()).bytes
         columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -126,7 +128,7 @@ def gc(
     percent = number.endswith("%")
     asked = parse_size(number.removesuffix("%"))
 
-    async def collect(client: StoreClient) -> tuple[int, int, int]:
+    async def collect(client: "StoreClient") -> tuple[int, int, int]:
         capacity = (await client.stats()).capacity_bytes
         wanted = capacity * asked // 100 if percent else asked
         if wanted > capacity:
@@ -156,7 +158,7 @@ def drain(
     Exit code 1: leases or writers' places are left after the time.
     """
 
-    async def ask_to(client: StoreClient) -> tuple[int, int]:
+    async def ask_to(client: "StoreClient") -> tuple[int, int]:
         return await client.drain(0 if resume else wait, resume)
 
     leases, places = ask(store, ask_to)

@@ -1,15 +1,16 @@
 """Which store a command means, and one conversation with it."""
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-import uvloop
 
 from services.cli.errors import CliError, UsageError
 from services.cli.mesh import run_folder
 from services.common import sizes
-from services.kvstore.client import StoreClient, StoreUnavailable
+
+if TYPE_CHECKING:  # it takes its time to load, which only these commands should pay
+    from services.kvstore.client import StoreClient
 
 ADDRESS = "127.0.0.1:7030"
 
@@ -21,8 +22,12 @@ Address = Annotated[
 ]
 
 
-def ask(address: str, work: Callable[[StoreClient], Awaitable[T]]) -> T:
+def ask(address: str, work: "Callable[[StoreClient], Awaitable[T]]") -> T:
     """Runs `work` with a client. Raises CliError when the store doesn't answer."""
+    import uvloop
+
+    from services.kvstore.client import StoreClient, StoreUnavailable
+
     found = address or _here()
 
     async def talk() -> T:
@@ -36,7 +41,7 @@ def ask(address: str, work: Callable[[StoreClient], Awaitable[T]]) -> T:
 
 
 def _here() -> str:
-    mesh = run_folder.find()
+    mesh = run_folder.here()
     service = mesh.service("kvstore") if mesh else None
     return service.address if service else ADDRESS
 

@@ -1,14 +1,17 @@
 """A store's contents and figures for a terminal."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from services.cli.kv.store import size
-from services.kvstore.client import StoredBlock, StoreStats
+
+if TYPE_CHECKING:  # it takes its time to load, which only these commands should pay
+    from services.kvstore.client import StoredBlock, StoreStats
 
 
-def as_dict(block: StoredBlock) -> dict[str, object]:
+def as_dict(block: "StoredBlock") -> dict[str, object]:
     return {
         "key": block.key.hex(),
         "parent": block.parent.hex(),
@@ -19,7 +22,7 @@ def as_dict(block: StoredBlock) -> dict[str, object]:
     }
 
 
-def of_roots(by_root: Mapping[bytes, Sequence[StoredBlock]], limit: int) -> Table:
+def of_roots(by_root: "Mapping[bytes, Sequence[StoredBlock]]", limit: int) -> Table:
     """The largest first."""
     table = _table("root", "blocks", "bytes", "longest chain", "pinned")
     largest = sorted(by_root.items(), key=lambda pair: -sum(block.bytes for block in pair[1]))
@@ -34,7 +37,7 @@ def of_roots(by_root: Mapping[bytes, Sequence[StoredBlock]], limit: int) -> Tabl
     return _cut(table, len(largest), limit)
 
 
-def of_blocks(blocks: Sequence[StoredBlock], limit: int) -> Table:
+def of_blocks(blocks: "Sequence[StoredBlock]", limit: int) -> Table:
     table = _table("key", "position", "bytes", "pins", "parent")
     for block in blocks[: limit or None]:
         parent = block.parent.hex()[:12] if block.position else ""
@@ -42,7 +45,7 @@ def of_blocks(blocks: Sequence[StoredBlock], limit: int) -> Table:
     return _cut(table, len(blocks), limit)
 
 
-def of_stats(stats: StoreStats) -> Table:
+def of_stats(stats: "StoreStats") -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column()

@@ -1,5 +1,6 @@
 """One streamed request, timed. Nothing is decoded: events are counted by pattern."""
 
+import json
 import re
 import time
 from array import array
@@ -40,7 +41,7 @@ async def send(connections: Connections, body: bytes) -> Timeline:
     timeline.prompt_tokens = _number(_PROMPT, ending)
     timeline.cached_tokens = _number(_CACHED, ending)
     if status != 200:
-        timeline.error = f"{status}: {ending[:200].decode(errors='replace')}"
+        timeline.error = f"{status}: {_told(ending)}"
     elif b"[DONE]" not in ending:
         timeline.error = f"the stream was cut after: {ending[-200:].decode(errors='replace')}"
     elif not timeline.stamps:
@@ -74,6 +75,14 @@ class Events:
     def ending(self) -> bytes:
         """All that may hold usage, errors or [DONE]: pieces without text, those that name them, and the last."""
         return self._ending + self._last + self._rest
+
+
+def _told(body: bytes) -> str:
+    """The message of an error as OpenAI's API has it, or the start of what came instead."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, TypeError, KeyError):
+        return body[:200].decode(errors="replace")
 
 
 def _number(pattern: re.Pattern[bytes], text: bytes) -> int:

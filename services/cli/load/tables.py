@@ -17,15 +17,19 @@ MEASURES = (
 )
 
 
-def of(summary: Summary, cpu: Mapping[str, float]) -> Iterator[RenderableType]:
-    """Throughput, latencies, CPU, errors."""
+def of(summary: Summary, cpu: Mapping[str, float], limits: Mapping[str, float]) -> Iterator[RenderableType]:
+    """Throughput, goodput, latencies, CPU, errors."""
     yield Text(
         f"{summary.requests - summary.failed} of {summary.requests} requests in {summary.seconds:.1f} s: "
         f"{summary.tokens_per_s:,.1f} tokens/s, {summary.requests_per_s:.2f} requests/s; "
         f"{summary.prompt_tokens:,} prompt tokens ({summary.cached_tokens:,} cached), "
         f"{summary.completion_tokens:,} generated, {summary.tokens_per_event:.2f} an event"
     )
-    yield _latencies(summary)
+    if limits:
+        kept = ", ".join(f"{name} {most:g} ms" for name, most in limits.items())
+        yield Text(f"goodput: {summary.good_requests_per_s:.2f} requests/s within {kept}")
+    if summary.requests > summary.failed:
+        yield _latencies(summary)
     if summary.slowest_to_fastest:
         yield Text(f"slowest stream / fastest stream: {summary.slowest_to_fastest:.2f}")
     if cpu and summary.completion_tokens:

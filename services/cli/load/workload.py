@@ -22,6 +22,7 @@ class Workload:
     rate: float = 0.0
     duration_s: float = 0.0  # closed loop: no new request after it; 0: no limit
     prompt_tokens: int = 128
+    shared_prefix: int = 0  # tokens (chat: words) that all prompts begin with, whatever the seed; besides prompt_tokens
     output_tokens: int = 128
     spread: float = 0.0  # sigma of log-normal lengths; 0: all the same
     vocab: int = 32_000
@@ -44,6 +45,7 @@ class Request:
 def requests(load: Workload) -> Iterator[Request]:
     """The requests in order, made as they are asked for."""
     draw = random.Random(load.seed)
+    prefix = _words(random.Random(0), load, load.shared_prefix)
     at_s = 0.0
     for _ in range(load.requests):
         if load.rate:
@@ -58,15 +60,18 @@ def requests(load: Workload) -> Iterator[Request]:
         }
         if load.ignore_eos:
             body["ignore_eos"] = True
-        body |= _prompt(draw, load)
+        words = [*prefix, *_words(draw, load, _length(draw, load.prompt_tokens, load.spread))]
+        if load.endpoint == "chat":
+            body["messages"] = [{"role": "user", "content": " ".join(map(str, words))}]
+        else:
+            body["prompt"] = words
         yield Request(at_s, json.dumps(body, separators=(",", ":")).encode(), wanted)
 
 
-def _prompt(draw: random.Random, load: Workload) -> dict[str, Any]:
-    length = _length(draw, load.prompt_tokens, load.spread)
+def _words(draw: random.Random, load: Workload, count: int) -> list[str] | list[int]:
     if load.endpoint == "chat":
-        return {"messages": [{"role": "user", "content": " ".join(draw.choices(WORDS, k=length))}]}
-    return {"prompt": [draw.randrange(FIRST_ID, load.vocab) for _ in range(length)]}
+        return draw.choices(WORDS, k=count)
+    return [draw.randrange(FIRST_ID, load.vocab) for _ in range(count)]
 
 
 def _length(draw: random.Random, mean: int, sigma: float) -> int:

@@ -31,7 +31,7 @@ class ConsoleReporter:
 
     def stopped(self, name: str, by_itself: bool) -> None:
         self.quiet()
-        how = "stopped" if by_itself else "[red]did not stop in time and was killed[/red]"
+        how = "stopped" if by_itself else "[red]was killed before it had ended[/red]"
         self._console.print(f"[dim]■[/dim] {name:<18} {how}")
 
     def quiet(self) -> None:

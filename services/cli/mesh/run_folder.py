@@ -75,6 +75,11 @@ def find(url: str = "") -> Mesh | None:
     return None
 
 
+def here() -> Mesh | None:
+    """The mesh of this machine that HOSTLESS_URL names, or without it the newest; None when there is none."""
+    return find(os.environ.get("HOSTLESS_URL", "").rstrip("/").removesuffix("/v1"))
+
+
 def _read(path: Path) -> Mesh | None:
     try:
         content = json.loads(path.read_text())

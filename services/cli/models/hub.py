@@ -18,11 +18,14 @@ def pull(repo: str, folder: Path) -> Path:
 
     try:
         info = HfApi().model_info(repo, files_metadata=True)
+        _check_weights(repo, [sibling.rfilename for sibling in info.siblings or []], folder)
         snapshot_download(repo, revision=info.sha, local_dir=folder, allow_patterns=PATTERNS)
     except GatedRepoError:
         raise CliError(f"{repo} asks for consent", "Accept its terms on the hub, then set HF_TOKEN") from None
     except RepositoryNotFoundError:
         raise CliError(f"the hub has no model {repo}, or it is private", "Check the name; set HF_TOKEN") from None
+    except CliError:
+        raise
     except Exception as error:  # the hub's HTTP library, so its errors too, differ between its versions
         raise CliError(
             f"could not fetch {repo}: {error}",
@@ -35,3 +38,11 @@ def pull(repo: str, folder: Path) -> Path:
             path.unlink()
             raise CliError(f"{path} was damaged on its way and has been removed", "Run the command again")
     return folder
+
+
+def _check_weights(repo: str, names: list[str], folder: Path) -> None:
+    if not any(name.endswith(".safetensors") for name in names):
+        raise CliError(
+            f"{repo} holds no weights as *.safetensors",
+            f"Another repository of the model may. A *.gguf file can be served too: put it into {folder} by hand",
+        )
