@@ -24,7 +24,7 @@ class GgufNames:
     """
 
     names: Mapping[str, str]
-    interleaved: frozenset[str]
+    interleaved: frozenset[str] = frozenset()
 
     def table(self, layers: int) -> dict[str, tuple[str, bool]]:
         """HuggingFace name -> (GGUF name, interleaved), for every layer."""
@@ -44,6 +44,37 @@ def _number(file: Path, metadata: dict[str, Any], key: str, default: float | Non
     return value
 
 
+_READ = frozenset({
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.layer_norm_rms_epsilon",
+    "attention.sliding_window", "attention.value_length", "block_count", "context_length", "embedding_length",
+    "feed_forward_length", "rope.dimension_count", "rope.freq_base", "vocab_size",
+})  # fmt: skip
+_HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "rope.scale_linear": (1.0,),
+    "rope.scaling.factor": (1.0,),
+    "rope.scaling.type": ("none",),
+}
+"""Of keys that may change what is computed, the values by which they don't."""
+_HARMLESS = frozenset({"rope.scaling.finetuned", "rope.scaling.original_context_length", "tensor_data_layout"})
+
+
+def _check_keys(file: Path, arch: str, header: GgufHeader) -> None:
+    """Every key of the architecture may change what the model computes, so none is passed over."""
+    for key, value in header.metadata.items():
+        name = key.removeprefix(f"{arch}.")
+        if name == key or name in _READ or name in _HARMLESS or value in _HARMLESS_VALUES.get(name, ()):
+            continue
+        if name == "rope.scaling.type":
+            raise ModelError(f"{file}: RoPE scaling {value!r} is not supported (none, or Llama 3's factors)")
+        raise ModelError(f"{file}: metadata {key!r} is {value!r}: not supported, and it may change every answer")
+    for name in ("rope_factors_long.weight", "rope_factors_short.weight"):
+        if name in header.tensors:
+            raise ModelError(f"{file}: RoPE scaling 'longrope' (tensor {name!r}) is not supported")
+
+
 def gguf_config(file: Path, header: GgufHeader) -> ModelConfig:
     """Raises ModelError naming the metadata key that is missing or not supported."""
     data = header.metadata
@@ -52,9 +83,7 @@ def gguf_config(file: Path, header: GgufHeader) -> ModelConfig:
         raise ModelError(f"{file}: metadata 'general.architecture' is missing")
     if data.get("split.count", 1) > 1:
         raise ModelError(f"{file}: one of {data['split.count']} parts; merge them into one GGUF file first")
-    scaling = data.get(f"{arch}.rope.scaling.type", "none")
-    if scaling != "none":
-        raise ModelError(f"{file}: RoPE scaling {scaling!r} is not supported (none, or Llama 3's factors)")
+    _check_keys(file, arch, header)
     hidden = _number(file, data, f"{arch}.embedding_length")
     heads = _number(file, data, f"{arch}.attention.head_count")
     head_dim = _number(file, data, f"{arch}.attention.key_length", hidden // max(heads, 1))
@@ -63,6 +92,8 @@ def gguf_config(file: Path, header: GgufHeader) -> ModelConfig:
         if other != head_dim:
             raise ModelError(f"{file}: {arch}.{key} is {other}, not head_dim {head_dim}: not supported")
     tokens = data.get("tokenizer.ggml.tokens", [])
+    context = _number(file, data, f"{arch}.context_length")
+    window = _number(file, data, f"{arch}.attention.sliding_window", 0)
     try:
         return ModelConfig(
             architecture=arch,
@@ -73,7 +104,7 @@ def gguf_config(file: Path, header: GgufHeader) -> ModelConfig:
             kv_heads=_number(file, data, f"{arch}.attention.head_count_kv", heads),
             head_dim=head_dim,
             vocab=_number(file, data, f"{arch}.vocab_size", len(tokens)),
-            max_context=_number(file, data, f"{arch}.context_length"),
+            max_context=min(context, window) if window else context,
             rms_epsilon=_number(file, data, f"{arch}.attention.layer_norm_rms_epsilon"),
             rope_theta=_number(file, data, f"{arch}.rope.freq_base", 10000.0),
         )
@@ -90,6 +121,10 @@ class GgufSource:
         self._header = header
         self._table = names.table(self.config.layers)
         self._bytes = np.memmap(file, dtype=np.uint8, mode="r")
+        self._unread = set(header.tensors)
+
+    def unread(self) -> set[str]:
+        return self._unread
 
     def has(self, name: str) -> bool:
         return name in self._table and self._table[name][0] in self._header.tensors
@@ -100,6 +135,7 @@ class GgufSource:
             raise ModelError(f"{self.file}: tensor {name!r} ({gguf_name}) is missing")
         gguf_name, interleaved = self._table[name]
         tensor = self._header.tensors[gguf_name]
+        self._unread.discard(gguf_name)
         check_shape(self.file, gguf_name, tensor.shape, shape)
         raw = self._bytes[tensor.begin : tensor.begin + tensor.size_bytes]
         try:

@@ -7,7 +7,7 @@ import torch
 
 from services.gpu_backend.models.config import ModelConfig, ModelError
 from services.gpu_backend.models.gguf_loader import GgufNames, open_gguf
-from services.gpu_backend.models.safetensors_loader import huggingface_config
+from services.gpu_backend.models.huggingface_config import huggingface_config
 
 SEED = 7
 
@@ -39,7 +39,7 @@ class RandomWeights:
 def shape_of(folder: Path, names: dict[str, GgufNames]) -> ModelConfig:
     """From config.json, or else the header of the folder's GGUF file. Raises ModelError."""
     if (folder / "config.json").exists():
-        return huggingface_config(folder / "config.json")
+        return huggingface_config(folder / "config.json")[0]
     if ggufs := sorted(folder.glob("*.gguf")):
         return open_gguf(ggufs[0], names).config
     raise ModelError(f"{folder}: holds neither a config.json nor a *.gguf to take the model's shape from")

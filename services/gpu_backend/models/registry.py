@@ -6,13 +6,14 @@ from pathlib import Path
 
 import torch
 
-from services.gpu_backend.models import llama
 from services.gpu_backend.models.config import ModelConfig, ModelError
 from services.gpu_backend.models.gguf_loader import GgufNames, open_gguf
+from services.gpu_backend.models.llama import Llama
 from services.gpu_backend.models.model import Model, Report
 from services.gpu_backend.models.random_weights import RandomWeights, shape_of
 from services.gpu_backend.models.safetensors_loader import SafetensorsSource
-from services.gpu_backend.models.weights import Progress, WeightSource, content_identity, no_progress
+from services.gpu_backend.models.variants import VARIANTS
+from services.gpu_backend.models.weights import FileSource, Progress, WeightSource, content_identity, no_progress
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -25,7 +26,7 @@ class Architecture:
     gguf: GgufNames
 
 
-ARCHITECTURES = {"llama": Architecture(build=llama.Llama, gguf=llama.GGUF_NAMES)}
+ARCHITECTURES = {name: Architecture(build=Llama, gguf=each.gguf) for name, each in VARIANTS.items()}
 """By GGUF's general.architecture, which is also HuggingFace's model_type."""
 
 
@@ -54,13 +55,14 @@ def load(
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     target = torch.device(device)
+    stored: FileSource | None = None
     if weights == "random":
         drawn = RandomWeights(shape_of(folder, _gguf_names()), DTYPES[dtype], target)
         source: WeightSource = drawn
-        _check_architecture(folder, source.config)
         identity = drawn.identity
     else:
-        source, files = _open(folder)
+        stored, files = _open(folder)
+        source = stored
         identity = content_identity(files, source.config, progress)
     config = source.config
     architecture = ARCHITECTURES[config.architecture]
@@ -72,11 +74,16 @@ def load(
         progress(name, done, total)
 
     model = architecture.build(source, DTYPES[dtype], target, report)
+    if stored is not None and (unread := stored.unread()):
+        raise ModelError(
+            f"{folder}: holds tensors that models of architecture {config.architecture!r} don't have, so what it "
+            f"computes is not known here: {', '.join(sorted(unread)[:4])} ({len(unread)} in all)"
+        )
     progress("loaded", total, total)
     return LoadedModel(model, identity)
 
 
-def _open(folder: Path) -> tuple[WeightSource, list[Path]]:
+def _open(folder: Path) -> tuple[FileSource, list[Path]]:
     if not folder.is_dir():
         raise ModelError(f"{folder}: no such folder; a model is a folder with its files in it")
     ggufs = sorted(folder.glob("*.gguf"))
@@ -88,7 +95,6 @@ def _open(folder: Path) -> tuple[WeightSource, list[Path]]:
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder}: holds neither a *.gguf nor a config.json with *.safetensors")
     source = SafetensorsSource(folder)
-    _check_architecture(folder, source.config)
     if not source.files:
         raise ModelError(f"{folder}: has a config.json but no *.safetensors")
     return source, sorted(source.files)
@@ -96,14 +102,6 @@ def _open(folder: Path) -> tuple[WeightSource, list[Path]]:
 
 def _gguf_names() -> dict[str, GgufNames]:
     return {name: each.gguf for name, each in ARCHITECTURES.items()}
-
-
-def _check_architecture(folder: Path, config: ModelConfig) -> None:
-    if config.architecture not in ARCHITECTURES:
-        raise ModelError(
-            f"{folder / 'config.json'}: architecture {config.architecture!r} is not supported "
-            f"({', '.join(sorted(ARCHITECTURES))})"
-        )
 
 
 def _parameters(config: ModelConfig) -> int:

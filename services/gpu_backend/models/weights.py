@@ -23,7 +23,9 @@ class WeightSource(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
-    def has(self, name: str) -> bool: ...
+    def has(self, name: str) -> bool:
+        """Whether the model has it. If its files lack it all the same, `read` says so."""
+        ...
 
     def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor, on the CPU, in float32, bfloat16 or float16. Nothing else refers to its memory.
@@ -31,6 +33,14 @@ class WeightSource(Protocol):
         Raises ModelError naming file and tensor if it is missing, of another shape or of a dtype that
         can't be read.
         """
+        ...
+
+
+class FileSource(WeightSource, Protocol):
+    """A WeightSource over files, which may hold more than a model reads."""
+
+    def unread(self) -> set[str]:
+        """Tensors that `read` was not asked for, by the files' own names."""
         ...
 
 

@@ -6,6 +6,7 @@ Run with TRITON_INTERPRET=1. Everything but skinny.cu and the capture is what ru
 import torch
 
 from services.gpu_backend.engine import PAGE_TOKENS, ModelGeometry, StepView
+from services.gpu_backend.engines.cuda.additions import Additions
 from services.gpu_backend.engines.cuda.attention import PagedAttention, most_splits, rotation_table
 from services.gpu_backend.engines.cuda.buffers import Buffers
 from services.gpu_backend.engines.cuda.gemms import LibraryGemms
@@ -40,8 +41,9 @@ class InterpretedEngine:
         )  # fmt: skip
         library = LibraryGemms(config.rms_epsilon, self.buffers, Products([], device, 0), overlap=False)
         self._program = StepProgram(
-            self._model, self.buffers, attention, lambda rows: library, Tail(self._sample, self._finish)
-        )
+            self._model, self.buffers, attention, Additions(config, overlap=False), lambda rows: library,
+            Tail(self._sample, self._finish),
+        )  # fmt: skip
 
     def step(self, view: StepView) -> None:
         own = self.own

@@ -17,9 +17,11 @@ from services.gpu_backend.models.registry import LoadedModel
 from tests.gpu.engine.interpreted_engine import InterpretedEngine
 from tests.gpu.engine.small_models import Driver, lane_pages, random_model, small_config
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "grouped": {"heads": 4, "kv_heads": 2, "hidden": 128},
     "groups of three": {"heads": 3, "kv_heads": 1, "hidden": 96},
+    "qwen2": {"architecture": "qwen2", "heads": 4, "kv_heads": 2, "hidden": 96},
+    "qwen3": {"architecture": "qwen3", "heads": 3, "kv_heads": 1, "hidden": 128},
 }
 
 

@@ -1,4 +1,4 @@
-"""Tiny random Llama models, saved by transformers and as GGUF."""
+"""Tiny random models of every architecture, saved by transformers and as GGUF."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +8,32 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from services.gpu_backend.models.registry import ARCHITECTURES
+
+CLASSES: dict[str, tuple[Any, Any]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "phi3": (Phi3Config, Phi3ForCausalLM),
+}
+assert CLASSES.keys() == ARCHITECTURES.keys()
+OWN = {"qwen3": {"head_dim": 32}, "phi3": {"pad_token_id": 0, "eos_token_id": 2}}
+"""Of an architecture: what its config says beside what all say. Qwen3's heads are wider than hidden size / heads."""
 
 
-def tiny_llama(**changes: Any) -> LlamaForCausalLM:
+def tiny_model(architecture: str = "llama", **changes: Any) -> PreTrainedModel:
     """Two layers, 4 query heads on 2 KV heads; weights large enough that every part matters."""
     torch.manual_seed(7)
     settings = {
@@ -25,13 +47,17 @@ def tiny_llama(**changes: Any) -> LlamaForCausalLM:
         "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
         "initializer_range": 0.15,
         "tie_word_embeddings": False,
+        **OWN.get(architecture, {}),
         **changes,
     }
-    model = LlamaForCausalLM(LlamaConfig(**settings)).eval()
+    make_config, make_model = CLASSES[architecture]
+    model: PreTrainedModel = make_model(make_config(**settings)).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name:
                 weight.uniform_(0.5, 1.5)
+            elif name.endswith("bias"):
+                weight.uniform_(-1, 1)
     return model
 
 
@@ -46,52 +72,37 @@ def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
     return out
 
 
-GGUF_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
-
-def gguf_tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
-    """The model's weights under GGUF's names and in GGUF's row order."""
-    config, tensors = model.config, {}
+def gguf_tensors(model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """The model's weights under GGUF's names, as the `gguf` package has them, and in GGUF's row order."""
+    config = model.config
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(kinds[config.model_type], config.num_hidden_layers)
+    tensors = {}
     for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
         array = weight.float().numpy()
-        if name == "model.embed_tokens.weight":
-            tensors["token_embd.weight"] = array
-        elif name == "model.norm.weight":
-            tensors["output_norm.weight"] = array
-        elif name == "lm_head.weight":
-            if not config.tie_word_embeddings:
-                tensors["output.weight"] = array
-        else:
-            index, part = name.removeprefix("model.layers.").removesuffix(".weight").split(".", 1)
-            if part == "self_attn.q_proj":
-                array = interleave(array, config.num_attention_heads)
-            if part == "self_attn.k_proj":
-                array = interleave(array, config.num_key_value_heads)
-            tensors[f"blk.{index}.{GGUF_NAMES[part]}.weight"] = array
+        if config.model_type == "llama" and "q_proj" in name:
+            array = interleave(array, config.num_attention_heads)
+        if config.model_type == "llama" and "k_proj" in name:
+            array = interleave(array, config.num_key_value_heads)
+        gguf_name = names.get_name(name, (".weight", ".bias"))
+        assert gguf_name, name
+        tensors[gguf_name] = array
     return tensors
 
 
 def write_gguf(
     file: Path,
-    model: LlamaForCausalLM,
+    model: PreTrainedModel,
     tensors: dict[str, np.ndarray],
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
-    architecture: str = "llama",
+    architecture: str = "",
     edit: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
 ) -> None:
-    """Matrices in `kind`, vectors in float32; `edit` may add metadata."""
+    """Matrices in `kind`, vectors in float32; `edit` may add metadata. architecture: as the model's, if empty."""
     config = model.config
-    writer = gguf.GGUFWriter(file, architecture)
+    writer = gguf.GGUFWriter(file, architecture or config.model_type)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -100,6 +111,9 @@ def write_gguf(
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
     writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
     edit(writer)
     for name, array in tensors.items():
@@ -114,24 +128,24 @@ def write_gguf(
 
 
 @pytest.fixture(scope="session")
-def make_llama() -> Callable[..., LlamaForCausalLM]:
-    return tiny_llama
+def make_model() -> Callable[..., PreTrainedModel]:
+    return tiny_model
 
 
 @pytest.fixture(scope="session")
-def tiny() -> LlamaForCausalLM:
-    return tiny_llama()
+def tiny() -> PreTrainedModel:
+    return tiny_model()
 
 
 @pytest.fixture
-def saved(tiny: LlamaForCausalLM, tmp_path: Path) -> Path:
+def saved(tiny: PreTrainedModel, tmp_path: Path) -> Path:
     """A folder with config.json and model.safetensors of `tiny`, free to damage."""
     tiny.save_pretrained(tmp_path)
     return tmp_path
 
 
 @pytest.fixture(scope="session")
-def to_gguf_tensors() -> Callable[[LlamaForCausalLM], dict[str, np.ndarray]]:
+def to_gguf_tensors() -> Callable[[PreTrainedModel], dict[str, np.ndarray]]:
     return gguf_tensors
 
 

@@ -1,6 +1,7 @@
 """GGUF files: what they hold is what was written; damaged ones are refused by name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import torch
 from services.gpu_backend.models.config import ModelError
 from services.gpu_backend.models.gguf_header import read_header
 from services.gpu_backend.models.gguf_loader import open_gguf
-from services.gpu_backend.models.llama import GGUF_NAMES
-from services.gpu_backend.models.registry import load
+from services.gpu_backend.models.huggingface_config import huggingface_config
+from services.gpu_backend.models.registry import ARCHITECTURES, load
 from services.gpu_backend.models.rope import inverse_frequencies
 
-NAMES = {"llama": GGUF_NAMES}
+NAMES = {name: each.gguf for name, each in ARCHITECTURES.items()}
 
 
 @pytest.fixture
@@ -25,13 +26,20 @@ def file(tiny: Any, to_gguf_tensors: Any, write: Callable[..., None], tmp_path: 
     return tmp_path / "tiny.gguf"
 
 
-def test_weights_come_back_in_huggingface_order(file: Path, tiny: Any) -> None:
-    source = open_gguf(file, NAMES)
-    for name, weight in tiny.state_dict().items():
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_weights_come_back_in_huggingface_order(
+    architecture: str, make_model: Any, to_gguf_tensors: Any, write: Callable[..., None], tmp_path: Path
+) -> None:
+    model = make_model(architecture)
+    write(tmp_path / "tiny.gguf", model, to_gguf_tensors(model))
+    source = open_gguf(tmp_path / "tiny.gguf", NAMES)
+    for name, weight in model.state_dict().items():
         assert torch.equal(source.read(name, tuple(weight.shape)), weight), name
-    config = source.config
-    assert (config.layers, config.heads, config.kv_heads, config.head_dim, config.vocab) == (2, 4, 2, 16, 200)
-    assert config.rope_theta == 5000.0
+    assert not source.unread()
+    model.save_pretrained(tmp_path / "folder")
+    expected = huggingface_config(tmp_path / "folder" / "config.json")[0]
+    assert source.config.rms_epsilon == pytest.approx(expected.rms_epsilon)  # float32 in GGUF
+    assert replace(source.config, rms_epsilon=expected.rms_epsilon) == expected
 
 
 @pytest.mark.parametrize(
@@ -115,6 +123,9 @@ def test_a_wrong_shape_is_named(tiny: Any, to_gguf_tensors: Any, write: Callable
         (lambda w: w.add_value_length(8), "attention.value_length is 8, not head_dim 16"),
         (lambda w: w.add_string("llama.vocab_size", "many"), "'llama.vocab_size' is str"),
         (lambda w: w.add_vocab_size(0), "vocab is 0"),
+        (lambda w: w.add_expert_count(8), "'llama.expert_count' is 8: not supported"),
+        (lambda w: w.add_logit_scale(0.5), "'llama.logit_scale' is 0.5: not supported"),
+        (lambda w: w.add_rope_scaling_factor(4.0), "'llama.rope.scaling.factor' is 4.0: not supported"),
     ],
 )
 def test_unsupported_metadata_is_named(
@@ -127,5 +138,38 @@ def test_unsupported_metadata_is_named(
 
 def test_an_unsupported_architecture_is_named(tiny: Any, write: Callable[..., None], tmp_path: Path) -> None:
     write(tmp_path / "m.gguf", tiny, {}, architecture="mamba")
-    with pytest.raises(ModelError, match=r"m\.gguf: architecture 'mamba' is not supported \(llama\)"):
+    with pytest.raises(ModelError, match=r"m\.gguf: architecture 'mamba' is not supported \(llama, phi3"):
+        load(tmp_path)
+
+
+def test_a_tensor_that_nothing_reads_is_named(
+    tiny: Any, to_gguf_tensors: Any, write: Callable[..., None], tmp_path: Path
+) -> None:
+    bias = {"blk.1.attn_q.bias": np.ones(64, np.float32)}
+    write(tmp_path / "more.gguf", tiny, {**to_gguf_tensors(tiny), **bias})
+    with pytest.raises(ModelError, match=r"'llama' don't have, .*: blk\.1\.attn_q\.bias \(1 in all\)"):
+        load(tmp_path)
+
+
+def test_what_changes_nothing_is_passed_over(
+    tiny: Any, to_gguf_tensors: Any, write: Callable[..., None], tmp_path: Path
+) -> None:
+    def edit(writer: gguf.GGUFWriter) -> None:
+        writer.add_expert_count(0)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_tensor_data_layout("Meta AI original pth")
+
+    write(tmp_path / "m.gguf", tiny, to_gguf_tensors(tiny), edit=edit)
+    assert load(tmp_path).model.config.layers == 2
+
+
+def test_phi3_s_window_bounds_the_context_and_its_longrope_is_refused(
+    make_model: Any, to_gguf_tensors: Any, write: Callable[..., None], tmp_path: Path
+) -> None:
+    model = make_model("phi3")
+    write(tmp_path / "m.gguf", model, to_gguf_tensors(model), edit=lambda writer: writer.add_sliding_window(100))
+    assert load(tmp_path).model.config.max_context == 100
+    factors = {f"rope_factors_{name}.weight": np.ones(8, np.float32) for name in ("long", "short")}
+    write(tmp_path / "m.gguf", model, {**to_gguf_tensors(model), **factors})
+    with pytest.raises(ModelError, match=r"m\.gguf: RoPE scaling 'longrope'"):
         load(tmp_path)

@@ -9,9 +9,22 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, PretrainedConfig
 
 from services.gpu_backend.models.config import ModelError
-from services.gpu_backend.models.registry import load
+from services.gpu_backend.models.registry import ARCHITECTURES, load
+
+READ = {
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "hidden_act", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
+    "rope_parameters", "attention_bias", "mlp_bias", "use_sliding_window", "sliding_window", "max_window_layers",
+    "layer_types",
+}  # fmt: skip
+WITHOUT_EFFECT = {
+    "attention_dropout", "embd_pdrop", "initializer_range", "pretraining_tp", "resid_pdrop", "use_cache",
+    "original_max_position_embeddings",  # of a scaling that is refused
+    "pad_token_id", "bos_token_id", "eos_token_id",  # of prompts and ends, which the front end minds
+}  # fmt: skip
 
 
 def edit_config(folder: Path, **changes: Any) -> None:
@@ -46,9 +59,14 @@ def test_a_config_of_transformers_4_is_read(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "qwen3"}, "architecture 'qwen3' is not supported"),
+        ({"model_type": "gemma3"}, r"architecture 'gemma3' is not supported \(llama, phi3, qwen2, qwen3\)"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "RoPE scaling 'yarn' is not supported"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "'factor' is None"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "RoPE of its own for full_attention"),
+        ({"rope_parameters": {"rope_theta": 1.0, "partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+        ({"model_type": "qwen3", "head_dim": None}, "head_dim missing"),
+        ({"model_type": "qwen2", "layer_types": ["chunked_attention"]}, r"layer_types \['chunked_attention'\]"),
+        ({"model_type": "qwen2", "layer_types": ["sliding_attention"]}, "sliding_window is None"),
         ({"attention_bias": True}, "attention_bias True is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantized by 'awq'"),
@@ -61,6 +79,60 @@ def test_a_config_that_asks_for_more_is_refused(changes: dict[str, Any], message
     edit_config(saved, **changes)
     with pytest.raises(ModelError, match=rf"config\.json: .*{message}"):
         load(saved)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "context"),
+    [
+        ("llama", {"sliding_window": 64}, 512),
+        ("qwen2", {"sliding_window": 64, "use_sliding_window": False}, 512),
+        ("qwen2", {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 2}, 512),
+        ("qwen2", {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, 64),
+        ("qwen3", {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 0}, 64),
+        ("qwen3", {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 0}, 512),
+        ("phi3", {"sliding_window": 100}, 100),
+        ("phi3", {"sliding_window": None}, 512),
+    ],
+)
+def test_the_context_ends_where_a_window_would_matter(
+    architecture: str, changes: dict[str, Any], context: int, make_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    model = make_model(architecture)
+    model.save_pretrained(tmp_path)
+    edit_config(tmp_path, layer_types=None, **changes)
+    if architecture != "llama":
+        kinds = getattr(AutoConfig.from_pretrained(tmp_path), "layer_types", ["sliding_attention"])
+        assert (context < 512) <= ("sliding_attention" in kinds)
+    assert load(tmp_path).model.config.max_context == context
+
+
+def test_every_field_of_transformers_configs_is_known(make_model: Callable[..., Any]) -> None:
+    """A new one may change what is computed: then it must be read, or refused; or else named here."""
+    base = PretrainedConfig().to_dict().keys() - {"tie_word_embeddings"}
+    for architecture in ARCHITECTURES:
+        own = make_model(architecture).config.to_dict().keys() - base
+        assert own <= READ | WITHOUT_EFFECT, architecture
+
+
+def test_a_head_that_should_be_there_is_missed(make_model: Callable[..., Any], tmp_path: Path) -> None:
+    make_model(tie_word_embeddings=True).save_pretrained(tmp_path)
+    load(tmp_path)
+    edit_config(tmp_path, tie_word_embeddings=False)
+    with pytest.raises(ModelError, match=r"'lm_head\.weight' is in none"):
+        load(tmp_path)
+
+
+def test_a_tensor_that_nothing_reads_is_named(saved: Path) -> None:
+    edit_weights(saved, model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(8))
+    load(saved)
+    edit_weights(saved, model__layers__1__self_attn__q_proj__bias=torch.ones(64))
+    with pytest.raises(ModelError, match=r"'llama' don't have, .*: model\.layers\.1\.self_attn\.q_proj\.bias"):
+        load(saved)
+
+
+def test_the_same_weights_in_another_layout_lie_beside(saved: Path) -> None:
+    save_file({"layers.0.attention.wq.weight": torch.ones(64, 64)}, saved / "consolidated.safetensors")
+    load(saved)
 
 
 def test_damaged_weights_are_named(saved: Path) -> None:
@@ -97,7 +169,7 @@ def test_folders_without_one_model_are_refused(saved: Path, tmp_path: Path) -> N
         load(saved, "int4")
 
 
-def test_identity_is_of_content(saved: Path, make_llama: Callable[..., Any], tmp_path: Path) -> None:
+def test_identity_is_of_content(saved: Path, make_model: Callable[..., Any], tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(saved, copy, ignore=shutil.ignore_patterns("copy"))
     first = load(saved).identity
@@ -135,7 +207,7 @@ def test_weights_may_be_drawn_for_a_shape(saved: Path) -> None:
     first, second = (each.model.logits(each.model.forward(tokens, positions, attention)) for each in (once, again))
     assert torch.equal(first, second)
     assert torch.isfinite(first).all()
-    assert len(first.argmax(-1).unique()) > 1
+    assert len(set(first.argmax(-1).tolist())) > 1
     assert once.identity == again.identity != from_files.identity
     edit_config(saved, rms_norm_eps=1e-4)
     assert load(saved, weights="random").identity != once.identity

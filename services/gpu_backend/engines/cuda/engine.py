@@ -1,4 +1,4 @@
-"""The engine of captured graphs: Llama-architecture models in bfloat16 or float32 on one GPU (B8-B10)."""
+"""The engine of captured graphs: Llama and its variants in bfloat16 or float32 on one GPU (B8-B10)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from services.gpu_backend.engine import PAGE_TOKENS, EngineError, ModelGeometry, StepKind
+from services.gpu_backend.engines.cuda.additions import Additions
 from services.gpu_backend.engines.cuda.attention import PagedAttention, most_splits, rotation_table
 from services.gpu_backend.engines.cuda.buffers import Buffers
 from services.gpu_backend.engines.cuda.contract import StepMemory
@@ -38,7 +39,7 @@ class CudaGraphEngine:
     def __init__(self, model: Model, identity: str, settings: CudaSettings | None = None) -> None:
         """identity: of the weights, as LoadedModel.identity. Raises EngineError for what can't be run."""
         if not isinstance(model, Llama):
-            raise EngineError(f"the CUDA graph engine runs Llama models; this is a {type(model).__name__}")
+            raise EngineError(f"the CUDA graph engine runs models of Llama's kind; this is a {type(model).__name__}")
         _check(model)
         config = model.config
         self.settings = settings or CudaSettings()
@@ -110,9 +111,9 @@ class CudaGraphEngine:
         attention = PagedAttention(
             config, self._kv, rotations, self._buffers, programs, self.settings.overlap_launches, self.settings.singles
         )
-        self._program = StepProgram(
-            self._model, self._buffers, attention, self._gemms(self._buffers), device_tail(self._model), gate
-        )
+        additions = Additions(config, self.settings.overlap_launches)
+        gemms, tail = self._gemms(self._buffers), device_tail(self._model)
+        self._program = StepProgram(self._model, self._buffers, attention, additions, gemms, tail, gate)
 
     def run(self, kind: StepKind, size: int, memory: StepMemory) -> None:
         """The kernels of a step, launched one by one on the engine's stream: what `capture` records."""
@@ -149,7 +150,7 @@ class CudaGraphEngine:
     def memory_report(self) -> MemoryReport:
         weights = [self._model.embedding, self._model.norm, self._model.head]
         for layer in self._model.layers:
-            weights += [layer.attention_norm, layer.qkv, layer.output, layer.mlp_norm, layer.gate_up, layer.down]
+            weights += layer.tensors()
         return MemoryReport(
             weights=sum({each.data_ptr(): each.nbytes for each in weights}.values()),
             kv_pages=self._kv.nbytes,

@@ -23,6 +23,42 @@ def rms_norm(hidden, weight, out, width, epsilon, WIDTH: tl.constexpr, OVERLAP: 
 
 
 @triton.jit
+def add_bias(qkv, bias, width, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+    """qkv[rows, width] += bias[width], in place. Grid: (rows, blocks of width)."""
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    within = columns < width
+    at = qkv + tl.program_id(0).to(tl.int64) * width + columns
+    values = tl.load(at, within, 0.0).to(tl.float32) + tl.load(bias + columns, within, 0.0).to(tl.float32)
+    tl.store(at, values.to(qkv.dtype.element_ty), within)
+
+
+@triton.jit
+def norm_heads(
+    qkv, query_norm, key_norm, epsilon,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, NORMED: tl.constexpr, DIM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """RMSNorm of each head of queries and keys, in place. Grid: rows.
+
+    NORMED: a power of two, at least HEADS + KV_HEADS. DIM: a power of two.
+    """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    heads = tl.arange(0, NORMED)[:, None]
+    columns = tl.arange(0, DIM)[None, :]
+    within = (heads < HEADS + KV_HEADS) & (columns < DIM)
+    at = qkv + tl.program_id(0).to(tl.int64) * (HEADS + 2 * KV_HEADS) * DIM + heads * DIM + columns
+    values = tl.load(at, within, 0.0).to(tl.float32)
+    scales = 1.0 / tl.sqrt(tl.sum(values * values, 1) / DIM + epsilon)
+    queries, keys = tl.load(query_norm + columns).to(tl.float32), tl.load(key_norm + columns).to(tl.float32)
+    weights = tl.where(heads < HEADS, queries, keys)
+    tl.store(at, (values * scales[:, None] * weights).to(qkv.dtype.element_ty), within)
+
+
+@triton.jit
 def swiglu(gate_up, out, width, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
     """out[rows, width] = silu(gate) * up of gate_up[rows, 2 width]. Grid: (rows, blocks of width)."""
     if OVERLAP:

@@ -10,6 +10,7 @@ import torch
 import triton
 
 from services.gpu_backend.engine import StepKind
+from services.gpu_backend.engines.cuda.additions import Additions
 from services.gpu_backend.engines.cuda.attention import PagedAttention
 from services.gpu_backend.engines.cuda.buffers import Buffers
 from services.gpu_backend.engines.cuda.gemms import Gemms
@@ -37,6 +38,7 @@ class StepProgram:
         model: Llama,
         buffers: Buffers,
         attention: PagedAttention,
+        additions: Additions,
         gemms: Callable[[int], Gemms],
         tail: Tail,
         gate: Gate | None = None,
@@ -45,6 +47,7 @@ class StepProgram:
         self._model = model
         self._buffers = buffers
         self._attention = attention
+        self._additions = additions
         self._gemms = gemms
         self._tail = tail
         self._gate = gate
@@ -98,6 +101,7 @@ class StepProgram:
         buffers, gemms = self._buffers, self._gemms(rows)
         for index, layer in enumerate(self._model.layers):
             gemms.normed(rows, buffers.hidden, layer.attention_norm, layer.qkv, buffers.qkv)
+            self._additions.apply(rows, layer, buffers.qkv)
             attend(index)
             gemms.added(rows, buffers.attended, layer.output, buffers.hidden)
             gemms.gated(rows, buffers.hidden, layer.mlp_norm, layer.gate_up, buffers.activated)

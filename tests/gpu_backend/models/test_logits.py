@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from services.gpu_backend.engine import StepKind, StepView
 from services.gpu_backend.engines import torch_engine
 from services.gpu_backend.engines.offline import Offline, Run
 from services.gpu_backend.engines.sampling import sample
 from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings
-from services.gpu_backend.models.registry import LoadedModel, load
+from services.gpu_backend.models.registry import ARCHITECTURES, LoadedModel, load
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -30,7 +30,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "every head its own KV": {"num_key_value_heads": 4},
     "wide heads": {"head_dim": 32},
     "llama3 RoPE": {"rope_parameters": LLAMA3_ROPE, "num_hidden_layers": 4},
-}
+    "qwen2": {"architecture": "qwen2"},
+    "qwen2, groups of 3, tied": {
+        "architecture": "qwen2", "num_attention_heads": 6, "hidden_size": 96, "tie_word_embeddings": True,
+    },
+    "qwen3": {"architecture": "qwen3"},
+    "qwen3, every head its own KV, tied": {
+        "architecture": "qwen3", "num_key_value_heads": 4, "head_dim": 16, "tie_word_embeddings": True,
+    },
+    "qwen3, llama3 RoPE": {"architecture": "qwen3", "rope_parameters": LLAMA3_ROPE, "num_hidden_layers": 4},
+    "phi3": {"architecture": "phi3"},
+    "phi3, one KV head, tied": {"architecture": "phi3", "num_key_value_heads": 1, "tie_word_embeddings": True},
+}  # fmt: skip
 
 
 Steps = list[list[tuple[int, int]]]
@@ -81,9 +92,9 @@ def one_by_one(prompts: list[list[int]], chunk: int) -> list[list[tuple[int, int
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("chunk", [1000, 37])
 def test_float32_logits_equal_transformers(
-    variant: str, chunk: int, make_llama: Callable[..., Any], paged_logits: Any, tmp_path: Path
+    variant: str, chunk: int, make_model: Callable[..., Any], paged_logits: Any, tmp_path: Path
 ) -> None:
-    model = make_llama(**VARIANTS[variant])
+    model = make_model(**VARIANTS[variant])
     model.save_pretrained(tmp_path)
     prompts = random_prompts(1, 64, 65, 200)
     found = paged_logits(load(tmp_path), prompts, one_by_one(prompts, chunk))
@@ -91,21 +102,29 @@ def test_float32_logits_equal_transformers(
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-def test_bfloat16_logits_are_as_near_as_bfloat16_is(make_llama: Any, paged_logits: Any, tmp_path: Path) -> None:
-    make_llama(initializer_range=0.05).to(torch.bfloat16).save_pretrained(tmp_path)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_bfloat16_logits_are_as_near_as_bfloat16_is(
+    architecture: str, make_model: Any, paged_logits: Any, tmp_path: Path
+) -> None:
+    make_model(architecture, initializer_range=0.05).to(torch.bfloat16).save_pretrained(tmp_path)
     prompts = random_prompts(5, 64, 150)
     found = paged_logits(load(tmp_path, "bfloat16"), prompts, one_by_one(prompts, 50))
     exact, rounded = (
-        reference_logits(LlamaForCausalLM.from_pretrained(tmp_path, dtype=dtype), prompts)
+        reference_logits(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype), prompts)
         for dtype in (torch.float32, torch.bfloat16)
     )
     for ours, theirs, float32 in zip(found, rounded, exact, strict=True):
-        assert (ours - theirs).norm() < 1e-2 * theirs.norm()
+        assert (ours - theirs).norm() < 1.5e-2 * theirs.norm()  # both are rounded
         assert (ours - float32).norm() < 1e-2 * float32.norm()
 
 
-def test_decoding_and_prefilling_share_a_step(saved: Path, tiny: Any, paged_logits: Any) -> None:
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_decoding_and_prefilling_share_a_step(
+    architecture: str, make_model: Any, paged_logits: Any, tmp_path: Path
+) -> None:
     """Each step moves some prompts by one token and others by many; lengths cross pages."""
+    model = make_model(architecture)
+    model.save_pretrained(tmp_path)
     prompts = random_prompts(70, 140, 66, 129, 3, 200)
     left = [len(prompt) for prompt in prompts]
     rng, steps = np.random.default_rng(2), []
@@ -117,13 +136,16 @@ def test_decoding_and_prefilling_share_a_step(saved: Path, tiny: Any, paged_logi
                 step.append((i, count))
                 left[i] -= count
         steps.append(step)
-    found = paged_logits(load(saved), prompts, [step for step in steps if step])
-    for ours, theirs in zip(found, reference_logits(tiny, prompts), strict=True):
+    found = paged_logits(load(tmp_path), prompts, [step for step in steps if step])
+    for ours, theirs in zip(found, reference_logits(model, prompts), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-def test_greedy_decoding_of_sixteen_equals_transformers(saved: Path, tiny: Any) -> None:
-    engine = TorchEngine(load(saved), TorchSettings())
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_greedy_decoding_of_sixteen_equals_transformers(architecture: str, make_model: Any, tmp_path: Path) -> None:
+    model = make_model(architecture)
+    model.save_pretrained(tmp_path)
+    engine = TorchEngine(load(tmp_path), TorchSettings())
     engine.allocate(16 * 5, 16, 512)
     prompts = random_prompts(*(1 + 15 * i for i in range(16)))
     runs = [Run(prompt, 40) for prompt in prompts]
@@ -134,5 +156,5 @@ def test_greedy_decoding_of_sixteen_equals_transformers(saved: Path, tiny: Any) 
         pass
     for prompt, run in zip(prompts, runs, strict=True):
         with torch.inference_mode():
-            logits = tiny(torch.tensor([[*prompt, *run.output]])).logits[0, len(prompt) - 1 : -1]
+            logits = model(torch.tensor([[*prompt, *run.output]])).logits[0, len(prompt) - 1 : -1]
         assert logits.argmax(-1).tolist() == run.output
