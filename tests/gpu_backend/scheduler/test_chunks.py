@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from services.global_scheduler.policy.attention_time import AttentionTime
@@ -15,6 +15,10 @@ from tests.gpu_backend.scheduler.toy import prompt_tokens
 from tests.gpu_backend.scheduler.world import World
 
 LANES, FS = 8, 1e-15
+BLOCKS, REST = 3, 190
+"""Most of a prompt that the store has, and tokens that it lacks."""
+PAGES = LANES * (BLOCKS + REST // PAGE_TOKENS + 1)
+"""All prompts at once: one that waited for pages would not be where the policy has it."""
 
 times = st.tuples(st.integers(0, 50), st.integers(0, 20), st.integers(0, 5)) | st.tuples(
     st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**6)
@@ -25,7 +29,7 @@ times = st.tuples(st.integers(0, 50), st.integers(0, 20), st.integers(0, 5)) | s
 def world(time: tuple[int, int, int], quota: int, **changes: Any) -> World:
     request, token, pair = time
     values: dict[str, Any] = {
-        "lanes": LANES, "step_tokens": 256, "pages": LANES * 5, "kv_orders": True, "store_limit": LANES * 5,
+        "lanes": LANES, "step_tokens": 256, "pages": PAGES, "kv_orders": True, "store_limit": PAGES,
         "attention_time": (request * FS, token * FS, pair * FS), "attention_quota_s": quota * FS,
     }  # fmt: skip
     return World(SchedulerSettings(**(values | changes)), front_ends=1)
@@ -43,11 +47,12 @@ def answer_loads(w: World) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    prompts=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 190)), min_size=1, max_size=LANES),
+    prompts=st.lists(st.tuples(st.integers(1, BLOCKS), st.integers(1, REST)), min_size=1, max_size=LANES),
     time=times,
     quota=st.integers(1, 30_000) | st.integers(1, 10**14),
     tokens=st.sampled_from([0, 30, 100]),
 )
+@example([(3, 188), (3, 188), (2, 16), (3, 188), (1, 131), (3, 188), (3, 183), (3, 3)], (3, 13, 0), 15_341, 30)
 def test_chunks_are_those_of_the_policy(
     prompts: list[tuple[int, int]], time: tuple[int, int, int], quota: int, tokens: int
 ) -> None:
