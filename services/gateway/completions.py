@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from services.gateway.body import ClientGone, read_json
 from services.gateway.exchange import Caller, Exchange, Exchanges
 from services.gateway.openai_schema import Request
-from services.gateway.responses import DONE, Chunks, error_event, whole_body
+from services.gateway.responses import DONE, Chunks, Texts, error_event, whole_body
 from services.gateway.settings import GatewaySettings
 from services.gateway.token_stream import TokenStream
 
@@ -76,17 +76,17 @@ class Completions:
 async def events(exchange: Exchange) -> AsyncGenerator[bytes, None]:
     """The stream's events, ready to be written: all that is new at a time in one piece."""
     reply, chunks = exchange.reply, Chunks(exchange.identity, exchange.request)
+    texts = Texts(chunks, exchange.request)
     running = len(reply.choices)
     ready = [chunks.role(choice.index) for choice in reply.choices] if exchange.request.chat else []
     while running:
         for choice in reply.take_news():
-            if text := choice.take():
-                ready.append(chunks.text(choice.index, text))
+            ready += texts.events(choice)
             if choice.error is not None:
                 yield b"".join((*ready, error_event(choice.error), DONE))
                 return
             if choice.finish is not None:
-                ready.append(chunks.finish(choice.index, choice.finish))
+                ready.append(chunks.finish(choice.index, texts.reason(choice.index, choice.finish)))
                 running -= 1
         if not running:
             break

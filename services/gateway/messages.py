@@ -6,17 +6,18 @@ from typing import Any
 from services.gateway.body import json_type
 from services.gateway.errors import invalid, not_supported
 from services.gateway.fields import check_unicode
+from services.gateway.tool_messages import CallsSoFar
 
-ROLES = ("system", "developer", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_MESSAGES = 10_000
 
 
 def read_messages(value: Any) -> str:
     """The messages as a JSON array of {"role", "content": string, ...}, ready for a chat template.
 
-    A content given in text parts becomes one string, its parts on lines of their own. Fields other than role and
-    content go on as they are, unless null. Raises ApiError(400); roles in an order that a template doesn't take are
-    the tokenizer's to refuse.
+    A content given in text parts becomes one string, its parts on lines of their own. An assistant's calls of tools
+    may stand in place of a content, which is null then. Fields other than role and content go on as they are, unless
+    null. Raises ApiError(400); roles in an order that a template doesn't take are the tokenizer's to refuse.
     """
     if value is None:
         raise invalid("messages", "messages is missing: an array of at least one {role, content}")
@@ -24,7 +25,8 @@ def read_messages(value: Any) -> str:
         raise invalid("messages", f"messages must be an array of {{role, content}}, not {json_type(value)}")
     if not 1 <= len(value) <= MAX_MESSAGES:
         raise invalid("messages", f"messages must hold 1 to {MAX_MESSAGES} messages, not {len(value)}")
-    read = [_message(f"messages[{index}]", message) for index, message in enumerate(value)]
+    calls = CallsSoFar()
+    read = [_message(f"messages[{index}]", message, calls) for index, message in enumerate(value)]
     try:
         text = json.dumps(read, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -32,16 +34,25 @@ def read_messages(value: Any) -> str:
     return check_unicode("messages", text)
 
 
-def _message(name: str, message: Any) -> dict[str, Any]:
+def _message(name: str, message: Any, calls: CallsSoFar) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise invalid(name, f"{name} must be an object with role and content, not {json_type(message)}")
     role = message.get("role")
-    if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
-        raise not_supported(name, f"{name}: tool calls and their results are not supported yet")
+    if role == "function" or message.get("function_call"):
+        raise not_supported(name, f"{name}: functions of the old form are not supported; send tool_calls and role tool")
     if not isinstance(role, str) or role not in ROLES:
         raise invalid(f"{name}.role", f"{name}.role must be one of {', '.join(ROLES)}")
     kept = {key: value for key, value in message.items() if value is not None}
-    kept["content"] = _content(f"{name}.content", message.get("content"))
+    if role == "tool":
+        calls.add_result(name, kept)
+    if not kept.get("tool_calls"):
+        kept.pop("tool_calls", None)
+    elif role != "assistant":
+        raise invalid(f"{name}.tool_calls", f"{name}.tool_calls goes only with role assistant")
+    else:
+        kept["tool_calls"] = calls.add_calls(f"{name}.tool_calls", kept["tool_calls"])
+    calling = "tool_calls" in kept and message.get("content") is None
+    kept["content"] = None if calling else _content(f"{name}.content", message.get("content"))
     return kept
 
 

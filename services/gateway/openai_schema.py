@@ -7,6 +7,7 @@ from services.gateway.errors import invalid, not_supported
 from services.gateway.fields import Fields, check_unicode
 from services.gateway.messages import read_messages
 from services.gateway.prompts import UINT32, ChatPrompt, Prompt, read_prompts, size_of, token_ids
+from services.gateway.tools import Tools, read_tools
 from services.gateway.unsupported import refuse_unsupported
 
 MAX_STOPS = 16
@@ -52,10 +53,17 @@ class Request:
     def choices(self) -> int:
         return len(self.prompts) * self.n
 
+    @property
+    def tools(self) -> Tools | None:
+        """What the answer may call."""
+        prompt = self.prompts[0]
+        return prompt.tools if isinstance(prompt, ChatPrompt) else None
+
 
 def read_chat(values: dict[str, Any], max_choices: int) -> Request:
     """Raises ApiError(400)."""
-    return _read(values, True, (ChatPrompt(read_messages(values.get("messages"))),), max_choices)
+    prompt = ChatPrompt(read_messages(values.get("messages")), read_tools(values))
+    return _read(values, True, (prompt,), max_choices)
 
 
 def read_completion(values: dict[str, Any], max_choices: int) -> Request:

@@ -6,15 +6,17 @@ from typing import Any
 from services.gateway.body import json_type
 from services.gateway.errors import invalid
 from services.gateway.fields import check_unicode
+from services.gateway.tools import Tools
 
 UINT32 = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """The messages as a JSON array, ready for a chat template."""
+    """The messages as a JSON array, ready for a chat template, and what the model may call."""
 
     messages_json: str
+    tools: Tools | None = None
 
 
 Prompt = ChatPrompt | str | tuple[int, ...]
@@ -24,7 +26,9 @@ def size_of(prompt: Prompt) -> int:
     """About how many bytes the prompt takes on its way."""
     if isinstance(prompt, tuple):
         return 4 * len(prompt)
-    return len(prompt.messages_json if isinstance(prompt, ChatPrompt) else prompt)
+    if isinstance(prompt, ChatPrompt):
+        return len(prompt.messages_json) + (len(prompt.tools.json) if prompt.tools else 0)
+    return len(prompt)
 
 
 def read_prompts(value: Any, max_prompts: int) -> tuple[Prompt, ...]:

@@ -14,9 +14,10 @@ FINISH_REASONS = {pb.FINISH_STOP: "stop", pb.FINISH_LENGTH: "length"}
 
 
 class Choice:
-    """One generation. `finish` is None while it runs, then "stop", "length" or "error" (then `error` says more)."""
+    """One generation. `finish` is None while it runs, then "stop", "length" or "error" (then `error` says more).
+    `tool_format` is known before there is news."""
 
-    __slots__ = ("_changed", "_clock", "_parts", "_reply", "error", "finish", "id", "index", "usage")
+    __slots__ = ("_changed", "_clock", "_parts", "_reply", "error", "finish", "id", "index", "tool_format", "usage")
 
     def __init__(self, reply: "Reply", index: int, clock: TokenClock) -> None:
         self._reply = reply
@@ -25,6 +26,7 @@ class Choice:
         self._changed = False
         self.index = index
         self.id = 0  # within the session; set on submitting
+        self.tool_format: int = pb.TOOL_FORMAT_NONE
         self.finish: str | None = None
         self.error: ApiError | None = None
         self.usage: pb.Usage | None = None
@@ -36,6 +38,9 @@ class Choice:
             if len(self._parts) >= MAX_PARTS:
                 self._parts = ["".join(self._parts)]
             self._parts.append(text)
+        if delta.tool_format:
+            self.tool_format = delta.tool_format
+            return  # of the prompt: nothing is generated yet
         if tokens := delta.tokens:
             self._clock.tokens(tokens, now)
         if finish := delta.finish:

@@ -1,7 +1,7 @@
 """The bodies and stream chunks that OpenAI's clients expect."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import Any
@@ -10,6 +10,8 @@ from hostless.v1 import frontend_pb2 as pb
 from services.gateway.errors import ApiError
 from services.gateway.openai_schema import Request
 from services.gateway.reply import Choice
+from services.gateway.tool_calls.answer import Answer
+from services.gateway.tools import Tools
 
 DONE = b"data: [DONE]\n\n"
 
@@ -39,6 +41,11 @@ def usage_of(choices: Sequence[Choice], n: int) -> dict[str, Any]:
     }
 
 
+def _answer(tools: Tools | None, choice: Choice) -> Answer | None:
+    """What reads the calls in a choice's text; None where there are none. Once there is news of the choice."""
+    return Answer(choice.tool_format, tools.parallel) if tools and choice.tool_format else None
+
+
 def whole_body(identity: Identity, request: Request, choices: Sequence[Choice], texts: Sequence[str]) -> bytes:
     """The body of a response that is not streamed; `texts` belong to `choices`."""
     body = {
@@ -46,20 +53,25 @@ def whole_body(identity: Identity, request: Request, choices: Sequence[Choice], 
         "object": "chat.completion" if request.chat else "text_completion",
         "created": identity.created,
         "model": identity.model,
-        "choices": [_whole_choice(request.chat, choice, text) for choice, text in zip(choices, texts, strict=True)],
+        "choices": [_whole_choice(request, choice, text) for choice, text in zip(choices, texts, strict=True)],
         "usage": usage_of(choices, request.n),
         "system_fingerprint": identity.fingerprint,
     }
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def _whole_choice(chat: bool, choice: Choice, text: str) -> dict[str, Any]:
+def _whole_choice(request: Request, choice: Choice, text: str) -> dict[str, Any]:
     head: dict[str, Any] = {"index": choice.index}
-    if chat:
-        head["message"] = {"role": "assistant", "content": text, "refusal": None}
+    reason = choice.finish
+    if request.chat:
+        message: dict[str, Any] = {"content": text}
+        if (answer := _answer(request.tools, choice)) and reason is not None:
+            message = answer.message(text)
+            reason = answer.reason(reason)
+        head["message"] = {"role": "assistant", **message, "refusal": None}
     else:
         head["text"] = text
-    return {**head, "logprobs": None, "finish_reason": choice.finish}
+    return {**head, "logprobs": None, "finish_reason": reason}
 
 
 class Chunks:
@@ -96,6 +108,12 @@ class Chunks:
         """The first chunk of a chat's choice."""
         return self._choice(index, {"delta": {"role": "assistant", "content": "", "refusal": None}}, None)
 
+    def delta(self, index: int, delta: Mapping[str, Any]) -> bytes:
+        """What an Answer makes of a text."""
+        if "content" in delta:
+            return self.text(index, delta["content"])
+        return self._choice(index, {"delta": delta}, None)
+
     def finish(self, index: int, reason: str) -> bytes:
         return self._choice(index, {"delta": {}} if self._chat else {"text": ""}, reason)
 
@@ -108,6 +126,36 @@ class Chunks:
         choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
         text = json.dumps([choice], separators=(",", ":"))
         return f'{self._head},"choices":{text}{self._tail}'.encode()
+
+
+class Texts:
+    """The events of a stream's texts: as they come, or with the calls of tools read out of them."""
+
+    def __init__(self, chunks: Chunks, request: Request) -> None:
+        self._chunks = chunks
+        self._tools = request.tools
+        self._answers: dict[int, Answer] = {}
+
+    def events(self, choice: Choice) -> list[bytes]:
+        """Of all text that came since the last call."""
+        text, index = choice.take(), choice.index
+        if self._tools is None or (answer := self._of(choice)) is None:
+            return [self._chunks.text(index, text)] if text else []
+        deltas = answer.push(text)
+        if choice.finish is not None:
+            deltas += answer.finish()
+        return [self._chunks.delta(index, delta) for delta in deltas]
+
+    def reason(self, index: int, finish: str) -> str:
+        """A choice's finish_reason, once its events are made."""
+        answer = self._answers.get(index)
+        return answer.reason(finish) if answer else finish
+
+    def _of(self, choice: Choice) -> Answer | None:
+        answer = self._answers.get(choice.index) or _answer(self._tools, choice)
+        if answer is not None:
+            self._answers[choice.index] = answer
+        return answer
 
 
 def error_event(error: ApiError) -> bytes:

@@ -38,8 +38,12 @@ def _submit(request: Request, index: int, request_id: str, traceparent: str, ten
         tenant=tenant,
     )
     match request.prompts[index // request.n]:
-        case ChatPrompt(messages_json):
+        case ChatPrompt(messages_json, tools):
             submit.chat.messages_json = messages_json
+            if tools is not None:
+                submit.chat.tools_json = tools.json
+                if tools.call is not None:
+                    submit.chat.call = tools.call
         case str(text):
             submit.text = text
         case ids:

@@ -34,10 +34,8 @@ _BOTH: dict[str, tuple[Neutral, str]] = {
 _CHAT: dict[str, tuple[Neutral, str]] = {
     "logprobs": (_is(False), "omit it or send false"),
     "top_logprobs": (_is(0), "omit it or send 0"),
-    "tools": (_empty, "omit it or send []"),
-    "tool_choice": (_is("none", "auto"), 'omit it or send "none"'),
-    "functions": (_empty, "omit it or send []"),
-    "function_call": (_is("none", "auto"), 'omit it or send "none"'),
+    "functions": (_empty, "send tools"),
+    "function_call": (_is("none", "auto"), "send tool_choice"),
     "audio": (_empty, "omit it"),
     "modalities": (_is(["text"]), 'omit it or send ["text"]'),
     "prediction": (_empty, "omit it"),

@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from services.common import metrics, rpc
 from services.global_scheduler.client import SchedulerClient
 from services.kvstore.client import StoreClient
+from services.tokenizer import model_text
 from services.tokenizer.attachment import AttachmentSettings
 from services.tokenizer.attempt import Attempts
 from services.tokenizer.conductor import Conductor
@@ -33,7 +35,7 @@ class Tokenizer:
     """A tokenizer that serves. What tests and metrics look at is public."""
 
     def __init__(self, settings: TokenizerSettings, scheduler: SchedulerClient, store: StoreClient | None) -> None:
-        self.live, self.shelf = LiveEngines(), ModelShelf()
+        self.live, self.shelf = LiveEngines(), ModelShelf(partial(model_text.load, tool_format=settings.tool_format))
         self.encoding = EncodingPool(settings.encode_threads)
         poll = PollSettings(settings.poll_busy_s, settings.poll_idle_s)
         attachment = AttachmentSettings(stall_s=settings.stall_s, poll=poll)

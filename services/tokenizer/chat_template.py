@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -23,16 +23,22 @@ class ChatTemplate:
 
     def __init__(self, source: str, special: Mapping[str, str]) -> None:
         """`special` are the variables for control tokens, such as bos_token and eos_token. Raises TemplateError."""
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._variables = meta.find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template does not compile: {error}") from error
         self._special = dict(special)
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
+    def uses(self, variable: str) -> bool:
+        """Whether it reads a variable that it is given from outside."""
+        return variable in self._variables
+
+    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
         """The prompt, ready for the assistant's turn. Raises RequestError with the template's own message."""
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, **self._special)
+            return self._template.render(messages=messages, tools=tools, add_generation_prompt=True, **self._special)
         except jinja2.TemplateError as error:
             raise invalid(f"the model's chat template refused the messages: {error}", "messages") from error
         except Exception as error:  # the template's own fault or the messages': either way this request is at an end

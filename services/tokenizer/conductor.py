@@ -88,7 +88,8 @@ class Conductor:
         self._metrics.encode_seconds.observe(time.perf_counter() - began)
         self._metrics.prompt_tokens.inc(len(prompt))
         stream = TextStream(model.table, submit.stop)
-        request.begin(prompt, prompts.max_tokens(submit.sampling, len(prompt), limits), stream)
+        most = prompts.max_tokens(submit.sampling, len(prompt), limits)
+        request.begin(prompt, most, stream, model.text.opening(submit.chat))
         return model, prompt
 
     async def _generate(self, request: Request, model: Model, prompt: TokenIds, trace: RequestTrace) -> None:

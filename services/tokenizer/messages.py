@@ -11,8 +11,9 @@ _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
 def parse_messages(text: str) -> list[dict[str, Any]]:
-    """The messages, each with a role and a content that is a string: what OpenAI's API takes beyond that is the
-    gateway's to put into this form. Raises RequestError, which names the message and field."""
+    """The messages, each with a role and a content that is a string, or null beside an assistant's calls: what OpenAI's
+    API takes beyond that is the gateway's to put into this form. Raises RequestError, which names the message and
+    field."""
     try:
         messages = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -24,6 +25,19 @@ def parse_messages(text: str) -> list[dict[str, Any]]:
     return messages
 
 
+def parse_tools(text: str) -> list[dict[str, Any]] | None:
+    """The tools that a gateway gives; an empty text gives none. Raises RequestError."""
+    if not text:
+        return None
+    try:
+        tools = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise invalid(f"tools is not valid JSON: {error}", "tools") from error
+    if not isinstance(tools, list) or not tools or not all(isinstance(tool, dict) for tool in tools):
+        raise invalid("tools must be a non-empty array of objects", "tools")
+    return tools
+
+
 def _check(message: Any, where: str) -> None:
     if not isinstance(message, dict):
         raise invalid(f"{where} must be an object", where)
@@ -32,5 +46,19 @@ def _check(message: Any, where: str) -> None:
         raise invalid(f"{where}.role must be a role's name, such as user or assistant", f"{where}.role")
     if odd := [key for key in message if not key.isidentifier()]:
         raise invalid(f"{where} has a field with a name that can't be: {odd[0]!r}", where)
-    if not isinstance(message.get("content"), str):
+    if "tool_calls" in message:
+        _check_calls(message["tool_calls"], f"{where}.tool_calls")
+    if message.get("content") is None and "tool_calls" in message:
+        message["content"] = None
+    elif not isinstance(message.get("content"), str):
         raise invalid(f"{where}.content must be a string", f"{where}.content")
+
+
+def _check_calls(calls: Any, where: str) -> None:
+    if not isinstance(calls, list) or not calls:
+        raise invalid(f"{where} must be a non-empty array", where)
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        fields = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None,)
+        if not all(isinstance(one, str) for one in fields):
+            raise invalid(f"{where}[{index}] must have a function with a name and arguments", f"{where}[{index}]")

@@ -1,10 +1,12 @@
 """All that a front end knows of one model: how its text is cut, joined, and framed as a chat."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hostless.v1 import frontend_pb2 as pb
 from services.common.gguf_file import read_metadata
 from services.tokenizer import encoders
 from services.tokenizer.chat_template import ChatTemplate
@@ -12,12 +14,28 @@ from services.tokenizer.control_guard import ControlGuard
 from services.tokenizer.detokenize import TokenText
 from services.tokenizer.encoder import Encoder, TokenIds
 from services.tokenizer.errors import invalid
-from services.tokenizer.messages import parse_messages
+from services.tokenizer.messages import parse_messages, parse_tools
 from services.tokenizer.tokenizer_json import read_json
+from services.tokenizer.tool_formats import Opening, opening
+from services.tokenizer.tool_use import probe
+
+TOOL_USE = "tool_use"
+"""What the template for chats with tools is called where a model has several."""
 
 
 class ModelFilesMissing(FileNotFoundError):
     """The model's folder holds no tokenizer; the message names the folder and what it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """Sources of a model's chat templates."""
+
+    chat: str | None
+    tools: str | None = None
+    """For chats with tools, where that is another one."""
+    tool_format: pb.ToolFormat = pb.TOOL_FORMAT_NONE
+    """In which the model writes calls; none: as its template does."""
 
 
 class TooLong(ValueError):
@@ -35,30 +53,47 @@ class ModelText:
     Control tokens come from the chat template and from ids only, never from text that a user wrote.
     """
 
-    def __init__(self, encoder: Encoder, chat_template: str | None) -> None:
+    def __init__(self, encoder: Encoder, templates: Templates) -> None:
+        """Raises TemplateError."""
         vocabulary = encoder.vocabulary
         self.encoder = encoder
         self._guard = ControlGuard(vocabulary)
         self._bos = vocabulary.bos_id if vocabulary.add_bos else None
         self._template = None
-        if chat_template:
+        if templates.chat:
             eos = vocabulary.text_of(vocabulary.eos_ids[0] if vocabulary.eos_ids else None)
             special = {"bos_token": vocabulary.text_of(vocabulary.bos_id), "eos_token": eos}
-            self._template = ChatTemplate(chat_template, special)
+            self._template = self._tools_template = ChatTemplate(templates.chat, special)
+            if templates.tools:
+                self._tools_template = ChatTemplate(templates.tools, special)
+            self._tool_use = probe(self._tools_template, templates.tool_format)
 
     def token_text(self, size: int) -> TokenText:
         """The table for detokenizers, of at least `size` ids: an engine may emit ids past the vocabulary."""
         table = self.encoder.vocabulary.token_bytes
         return TokenText(table, max(size, len(table)))
 
-    def encode_chat(self, messages_json: str, most: int | None = None) -> TokenIds:
-        """Raises RequestError for messages that are malformed or that the template refuses, and TooLong as
-        `encode_text` does."""
+    def opening(self, chat: pb.Chat) -> Opening | None:
+        """Of the answer to a chat with tools that `encode_chat` has taken."""
+        if not chat.tools_json:
+            return None
+        return opening(self._tool_use.tool_format, chat.call if chat.HasField("call") else None)
+
+    def encode_chat(self, chat: pb.Chat, model: str, most: int | None = None) -> TokenIds:
+        """Raises RequestError for messages and tools that are malformed or that the template refuses or has no place
+        for, and TooLong as `encode_text` does. `model` is how messages call it."""
         if self._template is None:
             raise invalid("this model has no chat template; use /v1/completions", "messages")
-        messages, mark = parse_messages(messages_json), self._guard.new_mark()
+        messages, tools, mark = parse_messages(chat.messages_json), parse_tools(chat.tools_json), self._guard.new_mark()
+        template = self._template
+        if tools:
+            self._tool_use.check_tools(model)
+        if tools or any("tool_calls" in message or message["role"] == "tool" for message in messages):
+            template, messages = self._tools_template, self._tool_use.prepare(messages)
+        begun = self.opening(chat)
         try:
-            rendered = self._template.render([self._protect(message, mark) for message in messages])
+            protected = [self._protect(message, mark) for message in messages]
+            rendered = template.render(protected, self._guard.protect(tools, mark)) + (begun.text if begun else "")
             self._check_length(rendered.replace(mark, ""), most)  # UnicodeEncodeError: JSON can spell what is no text
             return self._begin(self._guard.encode(rendered, mark, self.encoder))
         except RecursionError as error:
@@ -92,25 +127,30 @@ class ModelText:
         return np.concatenate([np.array([self._bos], dtype=np.uint32), ids[own:]])
 
 
-def load(folder: Path) -> ModelText:
-    """From a model's folder: tokenizer.json if it is there, else its one .gguf file.
+def load(folder: Path, tool_format: pb.ToolFormat = pb.TOOL_FORMAT_NONE) -> ModelText:
+    """From a model's folder: tokenizer.json if it is there, else its one .gguf file. `tool_format`: as in Templates.
 
     Raises ModelFilesMissing, UnsupportedTokenizer, GgufError or TemplateError; each names file and reason.
     """
     if (folder / "tokenizer.json").exists():
-        return ModelText(encoders.from_folder(folder), _template_of(folder))
+        return ModelText(encoders.from_folder(folder), _templates_of(folder, tool_format))
     files = sorted(folder.glob("*.gguf"))
     if not files:
         raise ModelFilesMissing(f"{folder} holds neither tokenizer.json nor a .gguf file; is the model pulled?")
     metadata = read_metadata(files[0])
-    return ModelText(encoders.from_gguf(metadata), metadata.get("tokenizer.chat_template"))
+    key = "tokenizer.chat_template"
+    templates = Templates(metadata.get(key), metadata.get(f"{key}.{TOOL_USE}"), tool_format)
+    return ModelText(encoders.from_gguf(metadata), templates)
 
 
-def _template_of(folder: Path) -> str | None:
+def _templates_of(folder: Path, tool_format: pb.ToolFormat) -> Templates:
     file = folder / "chat_template.jinja"
     if file.exists():
-        return file.read_text(encoding="utf-8")
+        more = folder / "additional_chat_templates" / f"{TOOL_USE}.jinja"
+        tools = more.read_text(encoding="utf-8") if more.exists() else None
+        return Templates(file.read_text(encoding="utf-8"), tools, tool_format)
     template = read_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):  # several by name
-        return {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template
+        named = {entry["name"]: entry["template"] for entry in template}
+        return Templates(named.get("default"), named.get(TOOL_USE), tool_format)
+    return Templates(template, None, tool_format)

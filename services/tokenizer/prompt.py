@@ -57,7 +57,7 @@ def encode(submit: frontend_pb2.Submit, model: ModelText, limits: Limits) -> Tok
     param = "messages" if kind == "chat" else "prompt"
     try:
         if kind == "chat":
-            ids = model.encode_chat(submit.chat.messages_json, limits.longest_prompt)
+            ids = model.encode_chat(submit.chat, submit.model, limits.longest_prompt)
         elif kind == "text":
             ids = model.encode_text(submit.text, limits.longest_prompt)
         else:

@@ -9,6 +9,7 @@ from hostless.v1 import frontend_pb2 as pb
 from services.tokenizer.encoder import TokenIds
 from services.tokenizer.errors import RequestError
 from services.tokenizer.text_stream import TextStream
+from services.tokenizer.tool_formats import Opening
 
 
 class State(enum.Enum):
@@ -37,6 +38,7 @@ class IllegalTransition(RuntimeError):
 class Sink(Protocol):
     """Where a request's deltas go: its session."""
 
+    def opens(self, id: int, opening: Opening) -> None: ...
     def text(self, id: int, text: str, tokens: int) -> None: ...
     def end(self, delta: pb.Delta) -> None: ...
 
@@ -75,9 +77,11 @@ class Request:
     def tokens_left(self) -> int:
         return self._max_tokens - len(self.generated)
 
-    def begin(self, prompt: TokenIds, max_tokens: int, stream: TextStream) -> None:
-        """The prompt is known: its echo, if asked for, is the first news."""
+    def begin(self, prompt: TokenIds, max_tokens: int, stream: TextStream, opening: Opening | None = None) -> None:
+        """The prompt is known: the answer's opening, or the prompt's echo, if asked for, is the first news."""
         self._prompt_tokens, self._max_tokens, self._stream = len(prompt), max_tokens, stream
+        if opening is not None:
+            self._sink.opens(self.id, opening)
         if self.submit.echo:
             self._sink.text(self.id, stream.echo(prompt.tolist()), 0)
 

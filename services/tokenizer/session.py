@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from hostless.v1 import frontend_pb2 as pb
 from services.tokenizer.request import Request
+from services.tokenizer.tool_formats import Opening
 
 
 class SessionOverflow(Exception):
@@ -46,6 +47,11 @@ class GatewaySession:
             request, task = entry
             request.finish(pb.FINISH_CANCELLED)
             task.cancel()
+
+    def opens(self, id: int, opening: Opening) -> None:
+        self._add(id=id, tool_format=opening.tool_format, text=opening.text)
+        self._unsent += 1
+        self._note()
 
     def text(self, id: int, text: str, tokens: int) -> None:
         self._add(id=id, text=text, tokens=tokens)

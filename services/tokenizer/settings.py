@@ -4,7 +4,11 @@ import os
 import socket
 from dataclasses import dataclass
 
+from hostless.v1 import frontend_pb2 as pb
 from services.common.settings import require, require_above, require_addresses, require_least, setting
+from services.tokenizer.tool_formats import NAMES
+
+_PARSERS = ", ".join(NAMES)
 
 
 @dataclass(frozen=True)
@@ -14,6 +18,7 @@ class TokenizerSettings:
     scheduler: str = setting("127.0.0.1:7010", "host:port of the global scheduler")
     kvstore: str = setting("", "host:port of the KV store; empty: prompts are computed whole")
     name: str = setting("", "how engines' logs name this front end; empty: host and process id")
+    tool_parser: str = setting("auto", "how models write calls of tools: auto, as their templates do; or " + _PARSERS)
     encode_threads: int = setting(2, "threads that tokenize prompts of usual length; one more takes the long ones")
     max_requests: int = setting(4096, "requests under way at once, all sessions together; more are answered with 429")
     max_unsent_deltas: int = setting(65536, "a gateway that has not taken so many is cut off")
@@ -31,6 +36,10 @@ class TokenizerSettings:
 
     def __post_init__(self) -> None:
         require_addresses(self, "address", "scheduler", or_empty=("metrics_address", "kvstore"))
+        require(
+            self.tool_parser == "auto" or self.tool_parser in NAMES,
+            f"tool-parser: {self.tool_parser} is not one of auto, {_PARSERS}",
+        )
         require_least(self, 1, "encode_threads", "max_requests", "max_unsent_deltas")
         require_least(self, 0, "grace_s")
         require_above(self, 0, "engine_wait_s", "schedule_s", "kv_lookup_s", "kv_lease_s", "stall_s")
@@ -39,6 +48,10 @@ class TokenizerSettings:
             0.001 <= self.poll_busy_s <= self.poll_idle_s,
             f"poll-busy-s: {self.poll_busy_s} is not between 0.001 and poll-idle-s ({self.poll_idle_s})",
         )
+
+    @property
+    def tool_format(self) -> pb.ToolFormat:
+        return NAMES.get(self.tool_parser, pb.TOOL_FORMAT_NONE)
 
     @property
     def front_end_id(self) -> str:

@@ -1,13 +1,15 @@
 """What the tokenizer's tests share: a small model of its own, and the default one where it is pulled."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hostless.v1 import frontend_pb2 as pb
 from services.common.paths import models_dir
 from services.tokenizer import encoders, hf_encoder, model_text
-from services.tokenizer.model_text import ModelText
+from services.tokenizer.model_text import ModelText, Templates
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -36,7 +38,11 @@ def toy_metadata(**changes: Any) -> dict[str, Any]:
 
 
 def toy_model(template: str = CHATML, **changes: Any) -> ModelText:
-    return ModelText(encoders.from_gguf(toy_metadata(**changes)), template)
+    return ModelText(encoders.from_gguf(toy_metadata(**changes)), Templates(template))
+
+
+def chat_of(messages: Any, **more: Any) -> pb.Chat:
+    return pb.Chat(messages_json=json.dumps(messages), **more)
 
 
 @pytest.fixture(name="toy_metadata")

@@ -14,7 +14,7 @@ from services.fabric.ring import EngineState, Finish, RingGeometry, RingOwner, S
 from services.tokenizer import hf_encoder
 from services.tokenizer.assembly import Tokenizer, running
 from services.tokenizer.settings import TokenizerSettings
-from tests.tokenizer.conftest import toy_metadata
+from tests.tokenizer.conftest import CHATML, toy_metadata
 from tests.tokenizer.ring.fake_engine import FakeEngine
 from tests.tokenizer.ring.fake_scheduler import FakeScheduler
 from tests.tokenizer.service.streams import StreamClient, stream_client
@@ -197,11 +197,12 @@ async def make_rig(
     script: Script = echo_script,
     slots: int = 64,
     ttl_ms: int = 60_000,
+    template: str = CHATML,
     **settings: Any,
 ) -> AsyncIterator[Rig]:
     model_path = folder / MODEL
     model_path.mkdir()
-    write_model(model_path)
+    write_model(model_path, template)
     async with AsyncExitStack() as stack:
         mesh = FakeMesh()
         await mesh.start()
@@ -224,12 +225,11 @@ async def make_rig(
         yield rig
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, template: str = CHATML) -> None:
     """The toy vocabulary and a chat template, as HuggingFace files."""
     hf_encoder.from_gguf(toy_metadata())._trusting.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}')
-    template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    (folder / "chat_template.jinja").write_text(template + "<|im_start|>assistant\n")
+    (folder / "chat_template.jinja").write_text(template)
 
 
 def submit(text: str = "hello", *, max_tokens: int | None = 8, **fields: Any) -> pb.Submit:

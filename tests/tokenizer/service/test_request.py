@@ -10,6 +10,7 @@ from services.tokenizer.detokenize import TokenText
 from services.tokenizer.errors import failed
 from services.tokenizer.request import TRANSITIONS, IllegalTransition, Request, State
 from services.tokenizer.text_stream import TextStream
+from services.tokenizer.tool_formats import Opening
 
 TEXT = TokenText([bytes([byte]) for byte in range(256)], 256)
 
@@ -33,6 +34,10 @@ class Heard:
     def __init__(self) -> None:
         self.texts: list[tuple[str, int]] = []
         self.last: list[pb.Delta] = []
+        self.openings: list[Opening] = []
+
+    def opens(self, id: int, opening: Opening) -> None:
+        self.openings.append(opening)
 
     def text(self, id: int, text: str, tokens: int) -> None:
         self.texts.append((text, tokens))

@@ -13,6 +13,7 @@ from tokenizers import pre_tokenizers
 from services.tokenizer import hf_encoder
 from services.tokenizer.encoder import UnsupportedTokenizer
 from services.tokenizer.model_text import ModelFilesMissing, ModelText, load
+from tests.tokenizer.conftest import chat_of
 
 CORPUS = [
     "Hello, world!",
@@ -94,7 +95,7 @@ def test_chat_equals_the_reference(reference: Any, default_model: ModelText) -> 
     ]
     for chat in chats:
         expected = reference.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-        assert default_model.encode_chat(json.dumps(chat)).tolist() == expected
+        assert default_model.encode_chat(chat_of(chat), "toy").tolist() == expected
 
 
 def test_control_text_is_text_unless_asked(toy_metadata: Any) -> None:
@@ -170,7 +171,7 @@ def test_tokenizer_json_gives_the_same_ids(toy_metadata: Any, tmp_path: Path) ->
     vocabulary = model.encoder.vocabulary
     assert (vocabulary.bos_id, vocabulary.eos_ids, vocabulary.add_bos) == (1, (2, 0), False)
     assert vocabulary.token_bytes == from_gguf.vocabulary.token_bytes
-    assert model.encode_chat('[{"role": "user", "content": ""}]').tolist()[-1] == 1
+    assert model.encode_chat(chat_of([{"role": "user", "content": ""}]), "toy").tolist()[-1] == 1
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
