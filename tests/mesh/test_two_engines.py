@@ -35,11 +35,12 @@ async def apart(folder: Path, model: str = NAME, **environ: str) -> AsyncIterato
 
 
 @pytest.fixture
-def block_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def block_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int:
+    """Of a model of the architecture that the test is given, Llama's if none."""
     monkeypatch.setenv("HOSTLESS_MODELS", str(tmp_path / "models"))
     for name in ("one", "apart"):
         (tmp_path / name).mkdir()
-    return make_tiny_model(tmp_path / "models", context=8192)
+    return make_tiny_model(tmp_path / "models", 8192, getattr(request, "param", "llama"))
 
 
 def closed_form(before: dict[str, int], after: dict[str, int], pages: int, hit: int, block_bytes: int) -> str:
@@ -98,6 +99,11 @@ async def test_every_hit_length(tmp_path: Path, block_bytes: int) -> None:
 
 async def test_hits_as_long_as_agents_have_them(tmp_path: Path, block_bytes: int) -> None:
     await same_tokens_and_traffic(tmp_path, AGENTS, block_bytes)
+
+
+@pytest.mark.parametrize("block_bytes", ["qwen3"], indirect=True)
+async def test_heads_wider_than_the_hidden_size_has_room_for(tmp_path: Path, block_bytes: int) -> None:
+    await same_tokens_and_traffic(tmp_path, each_hit(65, 193), block_bytes)
 
 
 @pytest.mark.model

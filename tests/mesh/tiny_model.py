@@ -3,23 +3,22 @@
 from pathlib import Path
 
 import gguf
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
-from tests.gpu_backend.models.conftest import gguf_tensors, tiny_llama, write_gguf
+from tests.gpu_backend.models.conftest import gguf_tensors, tiny_decoder, write_gguf
 from tests.tokenizer.conftest import toy_metadata
 
 NAME = "tiny"
 CONTEXT = 2048
 
 
-def tiny_model(context: int = CONTEXT) -> LlamaForCausalLM:
+def tiny_model(context: int = CONTEXT, architecture: str = "llama") -> PreTrainedModel:
     """The same weights each time."""
-    return tiny_llama(
-        vocab_size=len(toy_metadata()["tokenizer.ggml.tokens"]), num_hidden_layers=3, max_position_embeddings=context
-    )
+    vocabulary = len(toy_metadata()["tokenizer.ggml.tokens"])
+    return tiny_decoder(architecture, vocab_size=vocabulary, num_hidden_layers=3, max_position_embeddings=context)
 
 
-def make_tiny_model(models: Path, context: int = CONTEXT) -> int:
+def make_tiny_model(models: Path, context: int = CONTEXT, architecture: str = "llama") -> int:
     """Writes the folder `tiny` under `models`; answers the bytes of a Full Block, in float32."""
     metadata = toy_metadata()
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
@@ -35,9 +34,10 @@ def make_tiny_model(models: Path, context: int = CONTEXT) -> int:
         writer.kv_data[0].pop("tokenizer.ggml.tokens")
         writer.add_token_list(tokens)
 
-    model = tiny_model(context)
+    model = tiny_model(context, architecture)
     (models / NAME).mkdir(parents=True)
     write_gguf(models / NAME / f"{NAME}.gguf", model, gguf_tensors(model), edit=edit)
     config = model.config
-    width = config.hidden_size // config.num_attention_heads * config.num_key_value_heads
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    width = head * config.num_key_value_heads
     return int(config.num_hidden_layers * 2 * 64 * width * 4)

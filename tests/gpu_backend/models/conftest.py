@@ -33,7 +33,7 @@ OWN = {"qwen3": {"head_dim": 32}, "phi3": {"pad_token_id": 0, "eos_token_id": 2}
 """Of an architecture: what its config says beside what all say. Qwen3's heads are wider than hidden size / heads."""
 
 
-def tiny_model(architecture: str = "llama", **changes: Any) -> PreTrainedModel:
+def tiny_decoder(architecture: str = "llama", **changes: Any) -> PreTrainedModel:
     """Two layers, 4 query heads on 2 KV heads; weights large enough that every part matters."""
     torch.manual_seed(7)
     settings = {
@@ -129,12 +129,12 @@ def write_gguf(
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., PreTrainedModel]:
-    return tiny_model
+    return tiny_decoder
 
 
 @pytest.fixture(scope="session")
 def tiny() -> PreTrainedModel:
-    return tiny_model()
+    return tiny_decoder()
 
 
 @pytest.fixture
