@@ -1,4 +1,4 @@
-"""What Prometheus is given beside the stack: every page is one of the stack's, every name in an alert is one that we serve."""
+"""What Prometheus is given beside the stack: its pages are the stack's, the names in alerts are ones that we serve."""
 
 import re
 from pathlib import Path
