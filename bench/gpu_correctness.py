@@ -1,11 +1,12 @@
 """Greedy float32 tokens on a GPU: every scheduler, and the CPU engine, against HuggingFace on the same device.
 
-    python -m bench.gpu_correctness OUT.json [--model SmolLM2-135M-Instruct] [--forms resident host host-overlap]
+    python -m bench.gpu_correctness OUT.json [--model SmolLM2-135M-Instruct | --architecture qwen3]
+        [--forms resident host host-overlap]
 
-A random model of four layers, heads in groups; or one with its own weights, then the prompts are cut from chats.
-Prompts in chunks of 128 that share steps with each other, and with decodes unless `--mixed 0`; KV pages so few that
-requests wait, and are paused and evicted. HuggingFace reads each answer as a whole: a token is wrong that isn't its
-choice after the tokens before.
+A random model of four layers, heads in groups, of Llama's architecture or another; or one with its own weights, then
+the prompts are cut from chats. Prompts in chunks of 128 that share steps with each other, and with decodes unless
+`--mixed 0`; KV pages so few that requests wait, and are paused and evicted. HuggingFace reads each answer as a whole: a
+token is wrong that isn't its choice after the tokens before.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
 from bench.engine.chats import chats
 from bench.engine.reference import Reference
@@ -33,6 +34,7 @@ from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
 from services.gpu_backend.models.model import Model
 from services.gpu_backend.models.registry import LoadedModel, load
+from services.gpu_backend.models.variants import VARIANTS
 from tests.gpu.engine import huggingface
 from tests.gpu.engine.small_models import Driver, TensorSource, lane_pages
 
@@ -65,18 +67,18 @@ class Recorded(RandomWeights):
         return self.tensors[name].clone()
 
 
-def drawn(config: ModelConfig) -> tuple[LlamaForCausalLM, Model, Callable[[Sequence[int]], Prompts]]:
+def drawn(config: ModelConfig) -> tuple[PreTrainedModel, Model, Callable[[Sequence[int]], Prompts]]:
     """HuggingFace's, ours on the CPU, and prompts of given lengths."""
     source = Recorded(config)
     Llama(source, torch.float32, torch.device("cuda"), lambda name, elements: None)
-    reference = huggingface.llama(config)
+    reference = huggingface.model_of(config)
     reference.load_state_dict(source.tensors)
     tensors = TensorSource(config, {name: tensor.cpu() for name, tensor in source.tensors.items()})
     ours = Llama(tensors, torch.float32, torch.device("cpu"), lambda name, elements: None)
     return reference, ours, lambda lengths: prompts_of(lengths, config.vocab, 3)
 
 
-def real(folder: Path) -> tuple[LlamaForCausalLM, Model, Callable[[Sequence[int]], Prompts]]:
+def real(folder: Path) -> tuple[PreTrainedModel, Model, Callable[[Sequence[int]], Prompts]]:
     """As `drawn`; each prompt begins elsewhere in the chats."""
     reference = Reference(folder)
     text = np.array([token for _, chat in chats() for token in reference.encode(chat)], np.uint32)
@@ -101,7 +103,7 @@ def on_the_cpu(model: Model, prompts: Prompts, count: int) -> list[list[int]]:
 class Judge:
     """Counts what differs from HuggingFace's choices, and says by how little it preferred them."""
 
-    def __init__(self, reference: LlamaForCausalLM, found: dict[str, Any]) -> None:
+    def __init__(self, reference: PreTrainedModel, found: dict[str, Any]) -> None:
         self._reference, self._found = reference, found
         self._choices: dict[tuple[int, ...], list[int]] = {}
 
@@ -132,14 +134,17 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--model", default="", help="its own weights; else random ones")
+    parser.add_argument("--architecture", choices=sorted(VARIANTS), default="llama", help="of the random model")
     parser.add_argument("--mixed", type=int, default=192, help="tokens of steps that prompts and decodes share")
     given = parser.parse_args()
     began = time.perf_counter()
     folder = models_dir() / given.model if given.model else None
-    wanted = ENGINE | {"mixed_tokens": given.mixed, "folder": str(folder or "")}
+    wanted = ENGINE | {
+        "mixed_tokens": given.mixed, "folder": str(folder or ""), "architecture": given.architecture,
+    }  # fmt: skip
     found: dict[str, Any] = {
-        "gpu": torch.cuda.get_device_name(), "model": given.model or "random", "mixed_tokens": given.mixed,
-        "cases": {}, "wrong": 0, "compared": 0, "differences": [],
+        "gpu": torch.cuda.get_device_name(), "model": given.model or f"random {given.architecture}",
+        "mixed_tokens": given.mixed, "cases": {}, "wrong": 0, "compared": 0, "differences": [],
     }  # fmt: skip
     reference, ours, prompts_for = real(folder) if folder else drawn(
         model_config(Wanted(form="", stamps="", name="", deadline_s=0, **wanted))

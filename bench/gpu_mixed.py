@@ -51,7 +51,7 @@ LANES = 128
 def correct(keep: Keep, singles: list[Singles]) -> None:
     config = small_config()
     torch.manual_seed(1)
-    reference = huggingface.llama(config, initializer_range=0.06).to("cuda")
+    reference = huggingface.model_of(config, initializer_range=0.06).to("cuda")
     tensors = {name: tensor.cpu() for name, tensor in reference.state_dict().items()}
     model = Llama(TensorSource(config, tensors), torch.float32, torch.device("cuda"), lambda name, elements: None)
     rng = np.random.default_rng(3)

@@ -64,6 +64,8 @@ class Wanted:
     deadline_s: float
     folder: str = ""
     """Of a model whose weights are taken, in float32; empty: drawn ones."""
+    architecture: str = "llama"
+    """Of drawn weights."""
     prefill_chunk: int = 0
     mixed_tokens: int = 2304
     lanes: int = 64
@@ -100,14 +102,16 @@ class RandomWeights:
 
 
 def model_config(wanted: Wanted) -> ModelConfig:
-    """Llama-3 8B's shape, or a small one."""
+    """Llama-3 8B's shape, or a small one, in which Qwen3's heads are wider than hidden size / heads, as in most of
+    its models."""
     config = ModelConfig(
-        architecture="llama", layers=wanted.layers, hidden=4096, intermediate=14336, heads=32, kv_heads=8,
+        architecture=wanted.architecture, layers=wanted.layers, hidden=4096, intermediate=14336, heads=32, kv_heads=8,
         head_dim=128, vocab=128_256, max_context=8192, rms_epsilon=1e-5, rope_theta=500_000.0,
     )  # fmt: skip
     if not wanted.small:
         return config
-    return replace(config, hidden=512, intermediate=1024, heads=8, kv_heads=2, head_dim=64, vocab=4096)
+    head_dim = 128 if wanted.architecture == "qwen3" else 64
+    return replace(config, hidden=512, intermediate=1024, heads=8, kv_heads=2, head_dim=head_dim, vocab=4096)
 
 
 def model_of(wanted: Wanted) -> Llama:

@@ -1,17 +1,17 @@
-"""The default model as transformers runs it: float32, its own dequantizing, greedy."""
+"""A model as transformers runs it: float32, its own dequantizing, greedy."""
 
 import functools
 from pathlib import Path
 
 import gguf
 import torch
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from transformers.utils import logging
 
 
 class Reference:
-    """Holds transformers' model and tokenizer of a GGUF file.
+    """Holds transformers' model and tokenizer of a folder: a GGUF file, or config.json and *.safetensors.
 
     `from_pretrained(gguf_file=...)` would need the accelerate package; the same reader and the same
     weight conversion are called here without it.
@@ -19,17 +19,24 @@ class Reference:
 
     def __init__(self, folder: Path) -> None:
         logging.disable_progress_bar()
+        if files := sorted(folder.glob("*.gguf")):
+            self._load_gguf(folder, files[0])
+        else:
+            self.tokenizer = AutoTokenizer.from_pretrained(str(folder))
+            self.model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
+        self.model.eval()
+        self.model.generation_config.eos_token_id = None  # go on: every prompt gives as many tokens
+
+    def _load_gguf(self, folder: Path, file: Path) -> None:
         gguf.GGUFReader = functools.cache(gguf.GGUFReader)  # transformers parses the file three times, 4 s each
-        file = next(iter(sorted(folder.glob("*.gguf"))))
         self.tokenizer = AutoTokenizer.from_pretrained(str(folder), gguf_file=file.name)
-        self.model = LlamaForCausalLM(AutoConfig.from_pretrained(str(folder), gguf_file=file.name))
+        config = AutoConfig.from_pretrained(str(folder), gguf_file=file.name)
+        self.model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         loaded = load_gguf_checkpoint(str(file), True, self.model, torch.float32)
         missing = self.model.load_state_dict(loaded["tensors"], strict=False).missing_keys
         if missing not in ([], ["lm_head.weight"]):
             raise RuntimeError(f"transformers did not find {missing}")
         self.model.tie_weights()
-        self.model.eval()
-        self.model.generation_config.eos_token_id = None  # go on: every prompt gives as many tokens
 
     def encode(self, chat: list[dict[str, str]]) -> list[int]:
         ids: list[int] = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)

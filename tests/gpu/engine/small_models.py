@@ -1,4 +1,4 @@
-"""Random Llama models, and a driver that generates with any `Engine` over scattered pages."""
+"""Random models of Llama's kind, and a driver that generates with any `Engine` over scattered pages."""
 
 from collections.abc import Sequence
 from typing import Any

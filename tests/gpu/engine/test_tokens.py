@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
 import tests.gpu.engine.hardware  # noqa: F401
 from services.gpu_backend.engine import Engine
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.gpu
 LANES, STEP_TOKENS, PAGES = 32, 512, 1200
 
 
-def reference(config: ModelConfig) -> LlamaForCausalLM:
+def reference(config: ModelConfig) -> PreTrainedModel:
     """HuggingFace's model with random weights, in float32 on the device."""
     torch.manual_seed(1)
-    return huggingface.llama(config, initializer_range=0.06).to("cuda")
+    return huggingface.model_of(config, initializer_range=0.06).to("cuda")
 
 
-def model_of(made: LlamaForCausalLM, config: ModelConfig, device: str) -> Llama:
+def model_of(made: PreTrainedModel, config: ModelConfig, device: str) -> Llama:
     tensors = {name: tensor.cpu() for name, tensor in made.state_dict().items()}
     return Llama(TensorSource(config, tensors), torch.float32, torch.device(device), lambda name, elements: None)
 
@@ -47,7 +47,7 @@ def drive(
 
 
 @pytest.fixture(scope="module")
-def random_models() -> Iterator[tuple[LlamaForCausalLM, HostDrivenGraphEngine, TorchEngine]]:
+def random_models() -> Iterator[tuple[PreTrainedModel, HostDrivenGraphEngine, TorchEngine]]:
     config = small_config()
     made = reference(config)
     settings = CudaSettings(prefill_sizes=(16, 128, STEP_TOKENS), decode_sizes=(1, 4, 16, LANES))
@@ -76,7 +76,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_random_model(random_models: tuple[LlamaForCausalLM, HostDrivenGraphEngine, TorchEngine], case: str) -> None:
+def test_a_random_model(random_models: tuple[PreTrainedModel, HostDrivenGraphEngine, TorchEngine], case: str) -> None:
     made, ours, cpu = random_models
     lengths, count, chunk = CASES[case]
     prompts = prompts_of(lengths, 4096, seed=len(case))
@@ -88,7 +88,7 @@ def test_a_random_model(random_models: tuple[LlamaForCausalLM, HostDrivenGraphEn
 @pytest.mark.parametrize("singles", get_args(Singles))
 @pytest.mark.parametrize("case", ["one token", "page edges", "8k and short ones", "32 at once, small chunks"])
 def test_decodes_behind_prompts(
-    random_models: tuple[LlamaForCausalLM, HostDrivenGraphEngine, TorchEngine], case: str, singles: Singles
+    random_models: tuple[PreTrainedModel, HostDrivenGraphEngine, TorchEngine], case: str, singles: Singles
 ) -> None:
     made, _, cpu = random_models
     lengths, count, chunk = CASES[case]
