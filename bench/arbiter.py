@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.common.chart import Line, log_log
+from bench.common.readings import quantile
 from bench.fabric.owner import owner
 from bench.fabric.shaped_link import ShapedLink, shaped_link
 
@@ -46,12 +47,12 @@ def row(link: ShapedLink, wanted: dict[str, Any]) -> dict[str, Any]:
     command = link.near_command(sys.executable, "-m", "bench.fabric.load", json.dumps(wanted))
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=wanted["seconds"] + 60)
     seen = json.loads(done.stdout)
-    times = sorted(seen.pop("times"))
+    times = seen.pop("times")
     seconds = wanted["seconds"]
     found = {"way": wanted["way"], "run": wanted["run"], "messages": len(times), "window": seen.get("window", 0)}
     found |= {name: round(seen[f"{name}_bytes"] / seconds / 1e6, 3) for name in ("model", "kv")}
     for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("most", 1.0)):
-        found[f"{name}_ms"] = round(1e3 * times[min(len(times) - 1, int(share * len(times)))], 2) if times else 0
+        found[f"{name}_ms"] = round(1e3 * quantile(times, share), 2) if times else 0
     return found
 
 

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,10 @@ class Plain:
                 peer.recv_into(self._room[:size], size, socket.MSG_WAITALL)
 
 
+def repeated(call: Callable[[], object], times: int) -> Callable[[], object]:
+    return lambda: [call() for _ in range(times)]
+
+
 def compare(
     name: str, unit: str, amount: float, rounds: int, ours: Callable[[], Any], theirs: Callable[[], Any]
 ) -> Any:
@@ -96,15 +101,12 @@ def over_tcp(region: RemoteRegion, plain: Plain, size: int, rounds: int) -> list
     data = np.ones(REGION, np.uint8)
     times = size // REGION
 
-    def repeat(operation: Read | Write, traffic: TrafficClass) -> Callable[[], None]:
-        return lambda: [region.post((operation,), traffic) for _ in range(times)] and None
-
     rows = []
     for traffic in TrafficClass:
         for kind, operation, theirs in (("write", Write(0, data), plain.write), ("read", Read(0, data), plain.read)):
             name = f"tcp, {kind} of 64 MiB, {traffic.name}"
-            ours = repeat(operation, traffic)
-            rows.append(compare(name, "GB/s", size / 1e9, rounds, ours, lambda theirs=theirs: theirs(size)))
+            ours = repeated(partial(region.post, (operation,), traffic), times)
+            rows.append(compare(name, "GB/s", size / 1e9, rounds, ours, partial(theirs, size)))
     word, words = bytearray(8), bytearray(32 << 10)
     offsets, lengths = np.arange(0, 8192, 128, dtype=np.uint64), np.full(64, 128, np.uint64)
     records = np.zeros(8192, np.uint8)
@@ -115,9 +117,8 @@ def over_tcp(region: RemoteRegion, plain: Plain, size: int, rounds: int) -> list
         ("tcp, 64 records of 128 bytes", lambda: region.scatter(offsets, lengths, records), 8192),
     )
     for name, call, bytes_each in calls:
-        ours = lambda call=call: [call() for _ in range(CALLS)]  # noqa: E731
-        theirs = lambda size=bytes_each: plain.ping(size, CALLS)  # noqa: E731
-        rows.append(compare(name, "calls/s", CALLS, rounds, ours, theirs))
+        theirs = partial(plain.ping, bytes_each, CALLS)
+        rows.append(compare(name, "calls/s", CALLS, rounds, repeated(call, CALLS), theirs))
     return rows
 
 
@@ -130,8 +131,8 @@ def over_shm(rounds: int) -> list[Any]:
             times = 4 * REGION // size
             piece, there = data[:size], target[:size]
             for kind, operation in (("write", Write(0, piece)), ("read", Read(0, piece))):
-                ours = lambda operation=operation, n=times: [region.post((operation,), KV) for _ in range(n)]  # noqa: E731
-                copy = lambda piece=piece, there=there, n=times: [np.copyto(there, piece) for _ in range(n)]  # noqa: E731
+                ours = repeated(partial(region.post, (operation,), KV), times)
+                copy = repeated(partial(np.copyto, there, piece), times)
                 rows.append(compare(f"shm, {kind} of {label}", "GB/s", times * size / 1e9, rounds, ours, copy))
         region.close()
     return rows

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from bench.common.readings import quantile
 from services.cli.load import cpu
 from services.cli.mesh import run_folder
 
@@ -218,11 +219,9 @@ def unix_ns(text: str) -> int:
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(values)
-    at = {"p10": 0.1, "p50": 0.5, "p99": 0.99}
-    return {name: round(ordered[min(len(ordered) - 1, int(q * len(ordered)))], 3) for name, q in at.items()} | {
-        "mean": round(statistics.fmean(ordered), 3)
-    }
+    shares = {"p10": 0.1, "p50": 0.5, "p99": 0.99}
+    at_rank = {name: round(quantile(values, share), 3) for name, share in shares.items()}
+    return at_rank | {"mean": round(statistics.fmean(values), 3)}
 
 
 def print_table(result: dict[str, Any]) -> None:

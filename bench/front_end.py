@@ -9,14 +9,17 @@ messages and tokens a poll.
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from pathlib import Path
 from typing import Any
+
+from bench.common.readings import metrics_page
+from services.cli.mesh import run_folder
 
 
 def main() -> None:
@@ -31,7 +34,7 @@ def main() -> None:
     if options.inside:
         inside(options)
         return
-    hostless = Path(sys.executable).with_name("hostless")
+    hostless = str(Path(sys.executable).with_name("hostless"))
     me = [sys.executable, "-m", "bench.front_end", "--inside", *sys.argv[1:]]
     up = [hostless, "up", "--port", "0", "--engine", "synthetic", "--rate", str(options.rate), "--no-kvstore", "--"]
     raise SystemExit(subprocess.run([*up, *me]).returncode)
@@ -46,10 +49,6 @@ def inside(options: argparse.Namespace) -> None:
 
 
 def once(options: argparse.Namespace) -> dict[str, Any]:
-    import os
-
-    from services.cli.mesh import run_folder
-
     mesh = run_folder.find(os.environ["HOSTLESS_URL"])
     assert mesh is not None
     tokenizer = mesh.service("tokenizer")
@@ -78,9 +77,9 @@ def front_end_us(per_token: dict[str, float]) -> float:
 
 def counters(address: str) -> dict[str, float]:
     """Counters of a service's /metrics, without labels."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as reply:
-        text = reply.read().decode()
-    return {m[1]: float(m[2]) for m in re.finditer(r"^hostless:tokenizer_(\w+)_total (\S+)$", text, re.M)}
+    return {
+        m[1]: float(m[2]) for m in re.finditer(r"^hostless:tokenizer_(\w+)_total (\S+)$", metrics_page(address), re.M)
+    }
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def products(rows_wanted: list[int], candidates: int) -> dict[str, Any]:
                         p.run(a, x, weights[i % 4], out)
 
                     ways.append((f"lt {processors} {number}", by_lt))
-            table = []
+            table: list[list[Any]] = []
             for way, run in ways:
                 out.zero_()
                 torch.cuda.synchronize()

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.common.machine import machine
-from bench.store import beside_fio, service
+from bench.store import engine, service
 
 PARTS: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
-    "engine": beside_fio.measure,
+    "engine": engine.measure,
     "service": service.measure,
 }
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "kvstore.json"

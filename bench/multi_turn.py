@@ -58,7 +58,8 @@ def ask(url: str, messages: Messages, max_tokens: int) -> tuple[float, str, dict
     request = urllib.request.Request(
         url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    first, text, usage = 0.0, "", {}
+    first, text = 0.0, ""
+    usage: dict[str, Any] = {}
     start = time.perf_counter()
     with urllib.request.urlopen(request, timeout=300) as reply:
         for line in reply:

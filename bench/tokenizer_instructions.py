@@ -73,7 +73,8 @@ def counts(count: Count, case: tuple[Path, int]) -> dict[str, float]:
 
 def build(compiler: str, program: Path) -> Path:
     scanners = [source for source in (NATIVE / "scan").glob("*.cpp") if source.stem != "scan_module"]
-    command = [compiler, "-std=c++20", "-O3", f"-I{NATIVE}", f"-I{PROGRAMS}", PROGRAMS / "encode.cpp", *scanners]
+    command: list[str | Path] = [compiler, "-std=c++20", "-O3", f"-I{NATIVE}", f"-I{PROGRAMS}"]
+    command += [PROGRAMS / "encode.cpp", *scanners]
     subprocess.run([*command, "-o", program], check=True)
     return program
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.common.readings import metrics_page, quantile
 from bench.encoders import texts
 from services.cli.load.client import Timeline, send
 from services.cli.load.connection import Connections, Target
@@ -77,12 +78,11 @@ async def tokenize(connections: Connections, model: str, metrics: str, requests:
             raise SystemExit(timeline.error)
         milliseconds.append(1e3 * (encode_seconds(metrics) - before))
         tokens.append(timeline.prompt_tokens)
-    return {"requests": len(prompts), "tokens_median": quantile(tokens, 0.5), **quantiles("ms", milliseconds)}
+    return {"requests": len(prompts), "tokens_median": round(quantile(tokens, 0.5), 3), **quantiles("ms", milliseconds)}
 
 
 def encode_seconds(metrics: str) -> float:
-    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=5) as reply:
-        found = re.search(r"^hostless:tokenizer_encode_seconds_sum (\S+)", reply.read().decode(), re.M)
+    found = re.search(r"^hostless:tokenizer_encode_seconds_sum (\S+)", metrics_page(metrics), re.M)
     assert found is not None
     return float(found[1])
 
@@ -106,7 +106,7 @@ async def beside_huge_prompts(connections: Connections, model: str, options: arg
     during, otherwise = latencies(timelines, huge)
     return {
         "streams": options.streams,
-        "answered_ms_median": quantile([1e3 * (end - begin) for begin, end in huge], 0.5),
+        "answered_ms_median": round(quantile([1e3 * (end - begin) for begin, end in huge], 0.5), 3),
         "itl_meanwhile": quantiles("ms", during),
         "itl_otherwise": quantiles("ms", otherwise),
     }
@@ -114,7 +114,8 @@ async def beside_huge_prompts(connections: Connections, model: str, options: arg
 
 def latencies(timelines: Sequence[Timeline], huge: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     """Milliseconds between a stream's events, those that a huge prompt's time overlaps, and the others."""
-    during, otherwise = [], []
+    during: list[float] = []
+    otherwise: list[float] = []
     for timeline in timelines:
         for before, after in zip(timeline.stamps, timeline.stamps[1:], strict=False):
             overlaps = any(begin < after and before < end for begin, end in huge)
@@ -123,11 +124,8 @@ def latencies(timelines: Sequence[Timeline], huge: Sequence[tuple[float, float]]
 
 
 def quantiles(unit: str, values: Sequence[float]) -> dict[str, float]:
-    return {f"p50_{unit}": quantile(values, 0.5), f"p99_{unit}": quantile(values, 0.99), f"max_{unit}": max(values)}
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    return round(sorted(values)[min(len(values) - 1, int(share * len(values)))], 3)
+    shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {f"{name}_{unit}": round(quantile(values, share), 3) for name, share in shares.items()}
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def tracked(*patterns: str) -> list[str]:
 
 def types() -> str:
     own = [part for name in ("check", "check_docs", "settings_page") for part in ("-m", name)]
-    return run("mypy", "--strict", "-p", "services") + run(
+    return run("mypy", "--strict", "-p", "services", "-p", "bench") + run(
         "env", "MYPYPATH=scripts", str(BIN / "mypy"), "--strict", *own
     )
 

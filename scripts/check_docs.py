@@ -1,5 +1,5 @@
 """Is what the docs name there? Relative links and their headings, `make` targets, `hostless` commands and flags,
-HOSTLESS_ variables, and paths of this project."""
+HOSTLESS_ variables, modules that are run, and paths of this project."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -16,6 +16,7 @@ _MAKE = re.compile(r"(?:^|[;&]\s*)make ((?:[a-z]+)(?: [a-z]+)*)", re.MULTILINE)
 _HOSTLESS = re.compile(r"(?:^|[/;&|]\s*|-- )hostless ([a-z]+)((?: +(?!-- )[^\s|;&`]+)*)", re.MULTILINE)
 _VARIABLE = re.compile(r"\bHOSTLESS_[A-Z_]*[A-Z]\b")
 _PATH = re.compile(r"(?:services|protos|tests|bench|docs|compose|scripts|cmake)/[\w./-]*\w")
+_MODULE = re.compile(r"python -m ((?:bench|services)\.[\w.]+\w)")
 _FENCE = re.compile(r"```.*?```", re.DOTALL)
 
 
@@ -27,6 +28,7 @@ def problems(root: Path, files: Iterable[str]) -> Iterator[str]:
             *_links(root / name, text),
             *_commands(root, text),
             *_variables(root, text),
+            *_modules(root, text),
             *_paths(root, text),
         ]:
             yield f"{name}: {problem}"
@@ -87,6 +89,14 @@ def _known_variables(root: Path) -> frozenset[str]:
 
     source = "".join(path.read_text() for path in (root / "services").rglob("*.py"))
     return frozenset(_VARIABLE.findall(source)) | settings_page.variables()
+
+
+def _modules(root: Path, text: str) -> Iterator[str]:
+    for module in _MODULE.findall(text):
+        place = root.joinpath(*module.split("."))
+        files = (place.with_suffix(".py"), place / "__main__.py")
+        if module.rpartition(".")[2] != "NAME" and not any(file.exists() for file in files):
+            yield f"python -m {module}: no such module"
 
 
 def _paths(root: Path, text: str) -> Iterator[str]:

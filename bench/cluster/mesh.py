@@ -52,14 +52,15 @@ def plans(
     """In the order of starting. `folder` has the engines' model file, model.json."""
     scheduler, kvstore = f"{management_address(CONTROL)}:{PORT}", f"{management_address(STORE)}:{PORT}"
     store = ("--path", str(folder / "store"), "--read-threads", "16", *_fabric(STORE))
-    policy = ("--policy", scheduling.policy, "--split-reads", str(scheduling.split_reads).lower())
+    policy: tuple[str, ...] = ("--policy", scheduling.policy, "--split-reads", str(scheduling.split_reads).lower())
     policy += ("--alpha-tokens", str(scheduling.alpha_tokens), "--beta-tokens", str(scheduling.beta_tokens))
     services = [
         _plan(net, STORE, "kvstore", "kvstore", store),
         _plan(net, CONTROL, "global_scheduler", "global_scheduler", (*policy, "--wait-ms", str(1000 * WAIT_S))),
     ]
     for number, role in enumerate(cluster.roles, 1):
-        flags = ("--engine", "synthetic", "--synthetic-model", str(folder / "model.json"), "--role", role)
+        flags: tuple[str, ...] = ("--engine", "synthetic", "--role", role)
+        flags += ("--synthetic-model", str(folder / "model.json"))
         flags += ("--scheduler", scheduler, "--kvstore", kvstore, "--node-id", f"node{number}")
         flags += ("--engine-id", cluster.engine(number), *_fabric(number))
         flags += ("--lanes", str(lanes), "--slots", "1024", "--max-context", str(max_context))

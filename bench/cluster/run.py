@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import sys
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from bench.cluster.mesh import Cluster, Scheduling, gateway_url, metrics_address
 from bench.cluster.network import STORE, Network, management_address
 from bench.cluster.scale import Scale, agents, model_file, small_node
 from bench.cluster.watch import Watch
+from bench.common.readings import metrics_page
 from services.cli.mesh.supervisor import Supervisor
 from services.global_scheduler.simulator.hardware import load_hardware
 from services.global_scheduler.simulator.shapes import load_model
@@ -153,12 +153,9 @@ def _result(
 
 def kv_bytes(cluster: Cluster) -> dict[str, dict[str, int]]:
     """What each engine has moved over each link, by its own count."""
-    return {cluster.engine(number): _links(metrics_address(number)) for number in node_numbers(cluster)}
-
-
-def _links(address: str) -> dict[str, int]:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
-        return link_bytes(reply.read().decode())
+    return {
+        cluster.engine(number): link_bytes(metrics_page(metrics_address(number))) for number in node_numbers(cluster)
+    }
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.cluster.network import link_bytes
+from bench.common.readings import cpu_s
 
 TICK = os.sysconf("SC_CLK_TCK")
 SATURATED = 0.95
@@ -44,7 +45,7 @@ class Watch:
 
     def take(self) -> None:
         links = {name: link_bytes(pid, [device])[device] for name, (pid, device) in self.devices.items()}
-        processes = {name: cpu_seconds(pid) for name, pid in self.processes.items()}
+        processes = {name: cpu_s(pid) for name, pid in self.processes.items()}
         self.samples.append(Sample(time.monotonic(), links, processes, *machine_seconds()))
 
     # --- afterwards ---
@@ -86,11 +87,6 @@ class Watch:
             if cores > SATURATED:
                 return f"{name} used {cores:.2f} cores: it has one for its event loop"
         return ""
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICK
 
 
 def machine_seconds() -> tuple[float, float]:

@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-Encode = Callable[[str], Sequence[int]]
+import numpy as np
+from numpy.typing import NDArray
+
+Encode = Callable[[str], Sequence[int] | NDArray[np.uint32]]
 
 VOCABULARIES = {
     "cl100k": "tokenizer-gpt4",
@@ -97,7 +100,8 @@ def tiktoken(name: str, folder: Path) -> Encode:
             if step["type"] == "Split"
         )
     encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=_ranks(folder), special_tokens={})
-    return encoding.encode_ordinary
+    encode: Encode = encoding.encode_ordinary
+    return encode
 
 
 def rs_bpe(name: str) -> Encode:
@@ -135,8 +139,8 @@ def llama_cpp(file: Path) -> Encode:
     library.llama_model_load_from_file.restype = library.llama_model_get_vocab.restype = ctypes.c_void_p
     library.llama_model_get_vocab.argtypes = [ctypes.c_void_p]
     library.llama_tokenize.argtypes = [
-        *[ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_bool],
-        ctypes.c_bool,
+        *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32),
+        *(ctypes.c_bool, ctypes.c_bool),
     ]
     library.llama_log_set(_SILENT, None)
     library.llama_backend_init()

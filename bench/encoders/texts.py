@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 KINDS = ("english", "code", "chinese", "mixed")
 _CHINESE_BYTES = 4_000_000
@@ -38,9 +39,8 @@ _STOPS = ("，", "，", "，", "。", "。", "、", "；", "：", "？", "！", 
 
 @functools.cache
 def english() -> str:
-    described = [
-        (d.metadata["Name"] or "", d.metadata.get("Description") or "") for d in importlib.metadata.distributions()
-    ]
+    found: list[Any] = [distribution.metadata for distribution in importlib.metadata.distributions()]
+    described = [(metadata["Name"] or "", metadata.get("Description") or "") for metadata in found]
     return "\n".join([*topics.values(), *(text for _, text in sorted(described) if text.isascii())])
 
 

@@ -55,4 +55,5 @@ def repeats() -> Iterator[Figure]:
 def slope(points: list[tuple[float, float]]) -> float:
     """Least squares."""
     x, y = (sum(values) / len(points) for values in zip(*points, strict=True))
-    return sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
+    steepness: float = sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
+    return steepness

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
+from bench.common.readings import cpu_s
 from bench.placing.load import RATE, REPORT_S, Ledger, engines, requests, take
 from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.client import SchedulerClient
@@ -35,10 +36,10 @@ async def _measure(seconds: float, policy: str, count: int) -> dict[str, float |
             await load.introduced()
             running += [tasks.create_task(load.call(RATE * count / CALLERS)) for _ in range(CALLERS)]
             await asyncio.sleep(4)  # until the engines are full
-            placed, refused, cpu, begun = load.placed, load.refused, _cpu_s(pid), time.perf_counter()
+            placed, refused, cpu, begun = load.placed, load.refused, cpu_s(pid), time.perf_counter()
             load.latencies.clear()
             await asyncio.sleep(seconds)
-            wall, cpu = time.perf_counter() - begun, _cpu_s(pid) - cpu
+            wall, cpu = time.perf_counter() - begun, cpu_s(pid) - cpu
             placed, refused = load.placed - placed, load.refused - refused
             memory = _resident_bytes(pid)
             for task in running:
@@ -176,11 +177,6 @@ async def _service(policy: str, core: int) -> AsyncIterator[tuple[int, str]]:
     finally:
         running.kill()
         await running.communicate()
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_bytes(pid: int) -> int:

@@ -6,10 +6,8 @@ layers into a reader's region, by one reader and by four. CPU is the store's pro
 
 import argparse
 import json
-import os
 import secrets
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -22,6 +20,7 @@ import grpc
 import uvloop
 
 from bench.common.child import end
+from bench.common.readings import cpu_s, quantile
 from hostless.v1 import kvstore_pb2 as pb
 from hostless.v1 import kvstore_pb2_grpc
 from services.cli.kv.load import KvLoad, Rate, run
@@ -76,7 +75,7 @@ async def _service(address: str, pid: int, options: argparse.Namespace) -> dict[
             blocks = max(8, options.bytes // 4 // size)
             for readers in (1, 4):
                 load = KvLoad(blocks, size, 1, 1, 32, readers, max(1, options.repeats))
-                before = _cpu_s(pid)
+                before = cpu_s(pid)
                 figures = await run(client, load, lambda _: None)
                 moved = figures.write.bytes + figures.read.bytes + figures.layer_read.bytes
                 results[f"{name}, readers {readers}"] = {
@@ -84,7 +83,7 @@ async def _service(address: str, pid: int, options: argparse.Namespace) -> dict[
                     "read_gb_s": _gb_s(figures.read),
                     "layer_gb_s": _gb_s(figures.layer_read),
                     "layer_us": _percentiles(figures.layer_read.latencies_s),
-                    "cpu_s_per_gb": round((_cpu_s(pid) - before) / moved * 1e9, 3),
+                    "cpu_s_per_gb": round((cpu_s(pid) - before) / moved * 1e9, 3),
                 }
     return results
 
@@ -136,19 +135,10 @@ def _index() -> dict[str, Any]:
     }
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _gb_s(rate: Rate) -> float:
     return round(rate.bytes / rate.seconds / 1e9, 3)
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float]:
-    ordered = sorted(seconds)
-    return {
-        "p50": round(statistics.median(ordered) * 1e6, 1),
-        "p99": round(ordered[int(len(ordered) * 0.99)] * 1e6, 1),
-        "max": round(ordered[-1] * 1e6, 1),
-    }
+    shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {name: round(quantile(seconds, share) * 1e6, 1) for name, share in shares.items()}

@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 RIGHT = """[a](other.md) [b](other.md#big-words-small) [c](https://x.y/z) [d](#here) `services/a.py` HOSTLESS_MODELS
 # Here
-`make demo`, and make your own; the hostless command.
+`make demo`, and make your own; `python -m services.a`, `python -m services.NAME`; the hostless command.
 ```
 make demo
 hostless up --port 1 -- hostless chat -m "x" --temperature 0
@@ -56,6 +56,7 @@ def test_nothing_wrong(check_docs: ModuleType, root: Path) -> None:
         ("`hostless up -- hostless chat --gone`", "hostless chat --gone: no such flag"),
         ("`hostless fit attention --gone`", "hostless fit attention --gone: no such flag"),
         ("HOSTLESS_GONE", "HOSTLESS_GONE: nothing reads it"),
+        ("`python -m bench.gone --help`", "python -m bench.gone: no such module"),
         ("`services/gone.py`", "services/gone.py: no such file"),
     ],
 )
