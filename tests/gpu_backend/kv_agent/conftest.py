@@ -21,6 +21,12 @@ __all__ = ["shared_memory", "spawn"]
 
 BLOCK_BYTES = 20_000
 PAGES = 256
+PATIENT = dict.fromkeys(
+    ("load_deadline_s", "layers_s", "read_timeout_s", "begin_timeout_s", "commit_timeout_s", "store_patience_s",
+     "peer_wait_s"),
+    60.0,
+)  # fmt: skip
+"""On a busy machine a store, or an event loop, is slow, not away."""
 ROOT = root_key("test", "")
 
 

@@ -30,6 +30,7 @@ from services.gpu_backend.kv_agent.inbound import UnknownTransfer
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.kvstore.client import StoreClient
+from tests.gpu_backend.kv_agent.conftest import PATIENT
 from tests.waiting import until
 
 LANES, CONTEXT, VOCAB, LAYERS = 4, 1024, 1000, 5
@@ -175,7 +176,10 @@ class Straight:
 
     def __init__(self) -> None:
         self.decode: Side | None = None
-        self.gone = False
+        self.gone, self.changed = False, asyncio.Event()
+
+    def lives(self, engine: int) -> bool:
+        return not self.gone
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -247,7 +251,7 @@ async def one_by_one(
     prefill_pages: int = 64, step_tokens: int = 512, step_s: float = 0.0, settle: bool = True,
     **changed: Any,
 ) -> AsyncGenerator[OneByOne, None]:  # fmt: skip
-    settings = AgentSettings(**{"busy_poll_s": 0.002, "idle_poll_s": 0.004, **changed})
+    settings = AgentSettings(**{"busy_poll_s": 0.002, "idle_poll_s": 0.004, **PATIENT, **changed})
     peers = Straight()
     with RegionHost(transport, "127.0.0.1:0") as regions:
         async with StoreClient(address) as store:

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from services.gpu_backend.kv_agent.held import HeldBlocks
 from services.gpu_backend.kv_agent.links import KvLink
-from tests.gpu_backend.kv_agent.conftest import BLOCK_BYTES
+from tests.gpu_backend.kv_agent.conftest import BLOCK_BYTES, PATIENT
 from tests.waiting import until
 
 BYTES = 8
-PATIENT = dict.fromkeys(("load_deadline_s", "read_timeout_s", "begin_timeout_s", "store_patience_s"), 30.0)
-"""On a busy machine a store is slow, not away."""
 
 
 class Reference:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from services.common.settings import SettingError
 from services.fabric.errors import StaleRegion
 from services.fabric.ring import Finish, SlotState
+from services.gpu_backend import _scheduler
 from services.gpu_backend.kv_agent import AgentCounters, AgentSettings, HostPages
 from services.gpu_backend.kv_agent.handover import Handover
 from services.gpu_backend.kv_agent.layer_sender import LayerSender
@@ -22,6 +23,7 @@ from services.gpu_backend.settings import BackendSettings
 from tests.fabric.conformance.benches import BENCHES, Bench
 from tests.gpu_backend.kv_agent.one_by_one import (
     IGNORE,
+    LANES,
     LAYERS,
     VOCAB,
     OneByOne,
@@ -230,6 +232,14 @@ async def test_the_decode_side_dies_while_a_layer_comes(
         assert await decode.ended() is Finish.CANCELLED
 
 
+def layers_written(o: OneByOne) -> int | None:
+    """Of the one prompt whose hit comes; None: none does."""
+    layers = o.prefill.scheduler.layers
+    assert layers
+    words = [layers.word(lane) for lane in range(LANES)]
+    return next((word & ~_scheduler.LAYERS_OPEN for word in words if word & _scheduler.LAYERS_OPEN), None)
+
+
 @pytest.mark.parametrize("resident", [0, 2])
 @pytest.mark.parametrize("by", SIDES)
 @pytest.mark.parametrize("layer", SOME)
@@ -246,7 +256,7 @@ async def test_cancelled_while_a_layer_comes(
         go_on = asyncio.Event()
         fetches.before = lambda at: go_on.wait() if at == layer else asyncio.sleep(0)
         prefill, decode = o.start(tokens, NEW, 3, by)
-        await until(lambda: layer in fetches.seen)
+        await until(lambda: layer in fetches.seen and layers_written(o) == layer)
         prefill.cancel()
         decode.cancel()
         assert await decode.ended() is Finish.CANCELLED
