@@ -1,6 +1,6 @@
 """Prometheus metrics of an engine, read when scraped: no host code counts on the token path."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -44,6 +44,24 @@ STORE_COUNTERS = {
     "blocks_existing": "KV blocks offered that the store had.",
     "prompts_sent": "Prompts handed over to decode engines.",
     "prompts_received": "Prompts whose KV came from prefill engines.",
+}
+
+
+STORE_GAUGES: dict[str, tuple[str, Callable[[KvAgent], int]]] = {
+    "receive_buffer_bytes": (
+        "Held by prompts that are prefilled elsewhere.",
+        lambda agent: agent.receiver.memory.size - agent.receiver.memory.free,
+    ),
+    "receive_buffer_late_bytes": (
+        "Of these, of prompts that have ended: a prefill engine has stood still in them for 10 s and more.",
+        lambda agent: agent.receiver.late_bytes,
+    ),
+    "left_bytes": (
+        "Memory of decode engines that have ended, which stays open on this engine's GPU until it ends.",
+        lambda agent: agent.left_bytes,
+    ),
+    "held_blocks": ("KV blocks held in memory.", lambda agent: len(agent.held)),
+    "read_queue_tokens": ("Tokens waiting to be loaded.", lambda agent: agent.read_queue_tokens),
 }
 
 
@@ -92,14 +110,7 @@ def _store_metrics(engine_id: str, agent: KvAgent) -> Iterable[Metric]:
     for link, moved_bytes in agent.counters.links.items():
         moved.add_metric([engine_id, link.value], moved_bytes)
     yield moved
-    memory = agent.receiver.memory
-    text = "Held by prompts that are prefilled elsewhere."
-    buffer = GaugeMetricFamily("hostless:engine_kv_receive_buffer_bytes", text, labels=["engine"])
-    buffer.add_metric([engine_id], memory.size - memory.free)
-    yield buffer
-    held = GaugeMetricFamily("hostless:engine_kv_held_blocks", "KV blocks held in memory.", labels=["engine"])
-    held.add_metric([engine_id], len(agent.held))
-    yield held
-    queue = GaugeMetricFamily("hostless:engine_kv_read_queue_tokens", "Tokens waiting to be loaded.", labels=["engine"])
-    queue.add_metric([engine_id], agent.read_queue_tokens)
-    yield queue
+    for name, (text, value) in STORE_GAUGES.items():
+        gauge = GaugeMetricFamily(f"hostless:engine_kv_{name}", text, labels=["engine"])
+        gauge.add_metric([engine_id], value(agent))
+        yield gauge

@@ -32,3 +32,32 @@ async def test_longer_prompts_are_refused_with_the_limit_before_they_are_compute
             assert words in longer.error["message"]
         assert await value(c, "prefill-0", "prompt_tokens") == computed
         await at_baseline(c)
+
+
+def mapped_by(pid: int, of: str) -> set[str]:
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {line.split(maxsplit=5)[5] for line in lines if of in line}
+
+
+async def test_a_decode_engine_that_starts_again_leaves_nothing_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOSTLESS_MODELS", str(tmp_path / "models"))
+    make_tiny_model(tmp_path / "models", context=8192)
+    async with apart(tmp_path, NAME, **SHORT_LEASES) as c:
+        prefill, seen = c.mesh.children["prefill-0"].pid, set[str]()
+        for life in range(4):
+            answer = await ask(c, prompt(life, 130))
+            assert (answer.finish, answer.error) == ("length", None)
+            arenas = mapped_by(prefill, ".receive.")
+            assert len(arenas) == 1, f"life {life}: {arenas}"
+            seen |= arenas
+            await c.mesh.kill("decode-0")  # without a word
+
+            async def let_go() -> bool:
+                return not mapped_by(prefill, ".receive.")
+
+            await c.until("the dead engine's memory is unmapped", let_go, 60)
+            await c.mesh.restart("decode-0")
+        assert len(seen) == 4
+        await at_baseline(c)

@@ -35,11 +35,15 @@ class Pinned:
         self._device.use()
         self._held[_span(memory)] = RegisteredMemory(memory)
 
-    def discard(self, memory: Rows) -> None:
-        """Where it would wait, the memory stays mapped and pinned until `close`."""
-        if self._free() and (registered := self._held.pop(_span(memory), None)) is not None:
-            self._device.use()
-            registered.close()
+    def discard(self, memory: Rows) -> bool:
+        """False where it would wait: the memory stays mapped and pinned until `close`."""
+        if _span(memory) not in self._held:
+            return True
+        if not self._free():
+            return False
+        self._device.use()
+        self._held.pop(_span(memory)).close()
+        return True
 
     def holds(self, rows: Rows) -> bool:
         begin, end = _span(rows)

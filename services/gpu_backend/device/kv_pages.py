@@ -114,8 +114,8 @@ class DevicePages:
         except CudaError as error:
             log.warning("memory can't be pinned", extra={"bytes": memory.nbytes, "why": str(error)})
 
-    def unpin(self, memory: Rows) -> None:
-        self._pinned.discard(memory)
+    def unpin(self, memory: Rows) -> bool:
+        return self._pinned.discard(memory)
 
     def _at(self, pages: NDArray[np.uint32], layer: int = 0) -> NDArray[np.uint64]:
         if len(pages) and int(pages.max()) >= self._pages:
@@ -137,3 +137,7 @@ class SharedPages(DevicePages):
         self.address = address
         self.handle = driver.handle_of(address)
         _SHARED_HERE[self.handle] = address
+
+    def close(self) -> None:
+        _SHARED_HERE.pop(self.handle, None)
+        super().close()

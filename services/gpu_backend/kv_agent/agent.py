@@ -86,6 +86,11 @@ class KvAgent:
         return self._loader.queued_tokens + self.receiver.queued_tokens
 
     @property
+    def left_bytes(self) -> int:
+        """Memory of decode engines that have ended, which can't be let go of before this engine's end."""
+        return self._sender.left_bytes if self._sender else 0
+
+    @property
     def idle(self) -> bool:
         """Nothing is being loaded or stored."""
         return self._storer.idle and not self.read_queue_tokens

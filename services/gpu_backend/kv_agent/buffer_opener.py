@@ -3,18 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
-import numpy as np
-
-from services.fabric.errors import FabricError
+from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.gate import GateKey, this_machine
-from services.fabric.remote_region import RemoteRegion
 from services.fabric.rights import Rights, permit
 from services.fabric.transports import open_region
-from services.gpu_backend.cancellation import all_over
+from services.gpu_backend.cancellation import all_over, to_its_end
 from services.gpu_backend.kv_agent.arenas import PeerPages
 from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.device_buffer import DeviceBuffer
+from services.gpu_backend.kv_agent.opened_arenas import Lives, OpenedArenas
 from services.gpu_backend.kv_agent.pages import Pages
 from services.gpu_backend.kv_agent.prompt_buffer import PromptBuffer
 from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
@@ -27,11 +26,11 @@ Ask = Callable[[int, int, str], Awaitable[tuple[BufferPlace, range]]]
 
 
 class BufferOpener:
-    """Verbs: open, close. Arenas stay open, and pinned, until `close`, or until their owner has ended them."""
+    """Verbs: open, let_go, close. Arenas stay open until `close`, or until their owner has ended."""
 
-    def __init__(self, kv_pages: Pages, layers: int) -> None:
+    def __init__(self, kv_pages: Pages, layers: int, lives: Lives) -> None:
         self._kv_pages, self._layers = kv_pages, layers
-        self._arenas: dict[tuple[str, int], RemoteRegion] = {}
+        self._arenas = OpenedArenas(kv_pages, lives)
         self._refused: set[int] = set()  # decode engines whose GPU is not reached; a restarted one has another number
         self._opening = asyncio.Lock()
 
@@ -42,7 +41,8 @@ class BufferOpener:
         place, hit = await ask(transfer, block_bytes, this_machine() if reaches else "")
         if place.on_device:
             try:
-                address = await self._reach(place)
+                async with self._opening:
+                    address = await asyncio.to_thread(self._arenas.device, place.region, number)
             except OSError as error:
                 log.warning(
                     "a decode engine's GPU can't be reached: KV goes by host memory", extra={"why": repr(error)}
@@ -53,23 +53,24 @@ class BufferOpener:
                 self._check(place, hit)
                 return self._on_device(place, address), hit
         self._check(place, hit)
+        if place.gate is None:  # maybe behind a network: others are not to wait for it
+            return await _made(partial(self._in_a_region, place)), hit
         async with self._opening:
-            making = asyncio.ensure_future(asyncio.to_thread(self._in_a_region, place))
-            try:
-                await all_over([making])
-            except asyncio.CancelledError:
-                if not making.exception():
-                    await making.result().close()
-                raise
-            return making.result(), hit
+            return await _made(partial(self._in_an_arena, place, place.gate)), hit
+
+    @property
+    def left_bytes(self) -> int:
+        """As OpenedArenas."""
+        return self._arenas.left_bytes
+
+    async def let_go(self) -> None:
+        """Of arenas whose owner has ended."""
+        async with self._opening:
+            await to_its_end(self._arenas.let_go)
 
     def close(self) -> None:
         """Nothing is being moved any more. Idempotent."""
-        for arena in self._arenas.values():
-            if (mapped := arena.mapped()) is not None:
-                self._kv_pages.unpin(np.frombuffer(mapped, np.uint8))
-            arena.close()
-        self._arenas.clear()
+        self._arenas.close()
 
     def _check(self, place: BufferPlace, hit: range) -> None:
         """What the other side says of itself. Raises OSError."""
@@ -79,17 +80,6 @@ class BufferOpener:
                 f"no buffer: {place.blocks} blocks from byte {place.first_byte} of {place.region.length}, {hit} read"
             )
 
-    async def _reach(self, place: BufferPlace) -> int:
-        """The address here of memory of a GPU. Raises OSError."""
-        pages = self._kv_pages
-        if not isinstance(pages, PeerPages):
-            raise OSError("these pages are not in a GPU's memory")
-        try:
-            handle = bytes.fromhex(place.region.address)
-        except ValueError as error:
-            raise OSError(f"{place.region.address!r} is no handle") from error
-        return await asyncio.to_thread(pages.reach, handle)
-
     def _on_device(self, place: BufferPlace, address: int) -> PromptBuffer:
         assert isinstance(self._kv_pages, PeerPages)
         if place.gate is None:
@@ -97,32 +87,27 @@ class BufferOpener:
         return DeviceBuffer(self._kv_pages, address + place.first_byte, place.blocks, GateKey(place.gate))
 
     def _in_a_region(self, place: BufferPlace) -> PromptBuffer:
-        block_bytes = self._kv_pages.block_bytes
         permit(place.region.address, int(place.region.rights), Rights.READ | Rights.WRITE)
-        if place.gate is None:
-            return RemoteBuffer(open_region(place.region), place, self._layers, block_bytes)
-        gate = GateKey(place.gate)
+        return RemoteBuffer(open_region(place.region), place, self._layers, self._kv_pages.block_bytes)
+
+    def _in_an_arena(self, place: BufferPlace, gate_region: RegionDescriptor) -> PromptBuffer:
+        permit(place.region.address, int(place.region.rights), Rights.READ | Rights.WRITE)
+        gate = GateKey(gate_region)
         try:
-            return RemoteBuffer(self._arena(place), place, self._layers, block_bytes, gate)
+            arena = self._arenas.host(place.region)
+            return RemoteBuffer(arena, place, self._layers, self._kv_pages.block_bytes, gate)
         except BaseException:
             gate.close()
             raise
 
-    def _arena(self, place: BufferPlace) -> RemoteRegion:
-        self._forget_ended()
-        key = place.region.address, place.region.generation
-        if (arena := self._arenas.get(key)) is None:
-            arena = self._arenas[key] = open_region(place.region)
-            if (mapped := arena.mapped()) is not None:
-                self._kv_pages.pin(np.frombuffer(mapped, np.uint8))
-        return arena
 
-    def _forget_ended(self) -> None:
-        """What is pinned of them stays so: somebody may be moving to it still, and beside a scheduler on the GPU nobody
-        can let go of it."""
-        for key, arena in list(self._arenas.items()):
-            try:
-                arena.verify()
-            except FabricError:
-                del self._arenas[key]
-                arena.close()
+async def _made(work: Callable[[], PromptBuffer]) -> PromptBuffer:
+    """On a thread; for a caller that leaves meanwhile it is closed."""
+    making = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await all_over([making])
+    except asyncio.CancelledError:
+        if not making.exception():
+            await making.result().close()
+        raise
+    return making.result()

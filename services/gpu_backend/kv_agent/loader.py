@@ -96,8 +96,8 @@ class Loader:
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens to be read for loads that are not answered yet (read_q of D9)."""
-        return sum(load.unread_tokens for load in self._open.values())
+        """Tokens to be read for loads that are not answered yet (read_q of D9). For any thread."""
+        return sum(load.unread_tokens for load in list(self._open.values()))
 
     def submit(self, order: np.void, keys: list[bytes]) -> None:
         """Answers at once what needs no store."""

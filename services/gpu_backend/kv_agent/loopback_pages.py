@@ -70,8 +70,8 @@ class LoopbackPages:
     def pin(self, memory: Blocks) -> None:
         """Nothing: only this object's own memory is near the pages."""
 
-    def unpin(self, memory: Blocks) -> None:
-        """Nothing."""
+    def unpin(self, memory: Blocks) -> bool:
+        return True
 
     def close(self) -> None:
         """Idempotent. Nobody reads or writes any more."""

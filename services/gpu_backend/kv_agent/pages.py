@@ -38,8 +38,9 @@ class Pages(Protocol):
         where it is until `unpin`."""
         ...
 
-    def unpin(self, memory: Blocks) -> None:
-        """Of what was pinned; nothing is being moved. Idempotent."""
+    def unpin(self, memory: Blocks) -> bool:
+        """Of what was pinned, or was not. False where that can't be undone yet: then it is at the end of these pages.
+        Idempotent."""
         ...
 
 
@@ -92,8 +93,8 @@ class HostPages:
     def pin(self, memory: Blocks) -> None:
         """Nothing: all memory is alike here."""
 
-    def unpin(self, memory: Blocks) -> None:
-        """Nothing."""
+    def unpin(self, memory: Blocks) -> bool:
+        return True
 
     def _require_all_layers(self) -> None:
         if self.resident < self.layers:

@@ -28,7 +28,8 @@ class Peers:
         self._watch, self._wait_s, self._open_s = watch, wait_s, open_s
         self._addresses: dict[int, str] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._changed = asyncio.Event()  # set, and replaced, at every new table
+        self.changed = asyncio.Event()
+        """Set, and replaced, at every new table."""
 
     async def run(self) -> None:
         try:
@@ -38,6 +39,9 @@ class Peers:
         finally:
             for channel in self._channels.values():
                 await channel.close()
+
+    def lives(self, engine: int) -> bool:
+        return engine in self._addresses
 
     async def open(self, transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
         request = pb.OpenTransferRequest(transfer=transfer, block_bytes=block_bytes, machine=machine)
@@ -53,15 +57,15 @@ class Peers:
         self._addresses = {engine_number(info.engine_id, info.epoch): info.address for info in table.engines}
         for address in self._channels.keys() - set(self._addresses.values()):
             await self._channels.pop(address).close()
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     async def _stub(self, transfer: int) -> engine_pb2_grpc.KvTransfersStub:
         number = decoder_number(transfer)
         try:
             async with asyncio.timeout(self._wait_s):
                 while (address := self._addresses.get(number)) is None:
-                    await self._changed.wait()
+                    await self.changed.wait()
         except TimeoutError:
             raise TransferFailed(f"no live engine has the number {number:#x}") from None
         if address not in self._channels:

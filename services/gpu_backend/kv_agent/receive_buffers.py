@@ -178,6 +178,11 @@ class ReceiveBuffers:
         self._leaving: list[Leaving] = []
         self._left = asyncio.Event()
 
+    @property
+    def late_bytes(self) -> int:
+        """Of prompts that have ended, which somebody has not let go of for LATE_S. For any thread."""
+        return sum(one.share.size for one in self._leaving if one.told)
+
     async def ready(self) -> None:
         """`make` may be called. Raises OSError."""
         async with self._making:

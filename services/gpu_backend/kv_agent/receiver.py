@@ -51,8 +51,13 @@ class Receiver:
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens that wait to be read from the store, or are being read (read_q of D9)."""
-        return sum(inbound.unread_tokens for inbound in self._by_request.values())
+        """Tokens that wait to be read from the store, or are being read (read_q of D9). For any thread."""
+        return sum(inbound.unread_tokens for inbound in list(self._by_request.values()))
+
+    @property
+    def late_bytes(self) -> int:
+        """As ReceiveBuffers."""
+        return self._buffers.late_bytes
 
     # --- orders ---
 

@@ -30,7 +30,14 @@ BATCH_BYTES = 64 << 20
 
 
 class DecodeSide(Protocol):
-    """The decode engine that a transfer's name tells. Both raise TransferFailed."""
+    """The decode engines, of which a transfer's name tells one. Calls raise TransferFailed."""
+
+    changed: asyncio.Event
+    """Set, and replaced, when some came or went."""
+
+    def lives(self, engine: int) -> bool:
+        """By the engine's number."""
+        ...
 
     async def open(self, transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
         """The buffer, and which blocks of the hit are in it. machine: where this side reaches GPUs' memory; without one
@@ -51,7 +58,7 @@ class Sender:
         self._orders, self._kv_pages = shared.orders, shared.kv_pages
         self._counters, self._settings = shared.counters, shared.settings
         self._decode_side, self._by_layers = decode_side, by_layers
-        self._opener = BufferOpener(shared.kv_pages, shared.layers)
+        self._opener = BufferOpener(shared.kv_pages, shared.layers, decode_side.lives)
         self._moving = asyncio.Semaphore(self._settings.send_workers)
         self._batch = max(1, BATCH_BYTES // self._kv_pages.block_bytes)
         self._arrivals: asyncio.Queue[Handover] = asyncio.Queue()  # bounded by the engine's lanes, as all here
@@ -120,11 +127,17 @@ class Sender:
                     await source.bring_blocks(self._kv_pages, batch, pages[batch])
                 self._counters.count(source.link, len(batch) * self._kv_pages.block_bytes)
 
+    @property
+    def left_bytes(self) -> int:
+        """Of decode engines' memory, which their end did not give back."""
+        return self._opener.left_bytes
+
     # --- life ---
 
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._let_go_of_the_dead())
                 while True:
                     handover = await self._arrivals.get()
                     if not handover.ended:
@@ -133,6 +146,12 @@ class Sender:
             for order in list(self._unanswered.values()):
                 self._answer(order, 0)
             self._opener.close()
+
+    async def _let_go_of_the_dead(self) -> None:
+        while True:
+            changed = self._decode_side.changed
+            await self._opener.let_go()
+            await changed.wait()
 
     async def _see_through(self, handover: Handover) -> None:
         try:

@@ -41,7 +41,7 @@ def regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
 
 async def use(place: BufferPlace, hit: range = range(0)) -> None:
     pages = HostPages(np.zeros((8, BLOCK_BYTES), np.uint8), LAYERS)
-    opener, numbers = BufferOpener(pages, LAYERS), np.array([0, 1], np.uint32)
+    opener, numbers = BufferOpener(pages, LAYERS, lambda engine: True), np.array([0, 1], np.uint32)
 
     async def ask(transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
         return place, hit

@@ -20,7 +20,7 @@ from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.handover import TransferFailed
 from services.gpu_backend.kv_agent.health import StoreHealth
 from services.gpu_backend.kv_agent.held import HeldBlocks
-from services.gpu_backend.kv_agent.inbound import UnknownTransfer
+from services.gpu_backend.kv_agent.inbound import Inbound, UnknownTransfer
 from services.gpu_backend.kv_agent.receiver import Receiver
 from services.gpu_backend.kv_agent.sender import Sender
 from services.gpu_backend.kv_agent.shared import Shared
@@ -64,9 +64,12 @@ class Pair:
         self.prefill, self.decode = End(), End()
         self.receiver = Receiver(self.decode.shared(store, settings))
         self.sender = Sender(self.prefill.shared(store, settings), self)
-        self.opened = asyncio.Event()
+        self.opened, self.changed = asyncio.Event(), asyncio.Event()
         self.go_on = asyncio.Event()
         self.go_on.set()
+
+    def lives(self, engine: int) -> bool:
+        return True
 
     async def open(self, transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
         try:
@@ -265,6 +268,20 @@ async def test_hits_are_read_before_anybody_opens_a_few_at_a_time_and_count_as_q
         assert (await opening)[1] == range(3)
         assert p.receiver.queued_tokens == 0
         assert (await p.receiver.open(1, BLOCK_BYTES, ""))[1] == range(1)
+
+
+async def test_what_is_queued_may_be_asked_while_prompts_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics are read on a thread of their own."""
+    async with pair() as p:
+        for slot in (2, 3, 4):
+            p.expect(slot, 1, slot=slot)
+
+        def unread(inbound: Inbound) -> int:
+            p.receiver.forget(*inbound.request)
+            return 64
+
+        monkeypatch.setattr(Inbound, "unread_tokens", property(unread))
+        assert p.receiver.queued_tokens == 3 * 64
 
 
 async def test_larger_than_all_memory_is_refused_at_once() -> None:
