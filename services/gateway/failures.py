@@ -19,7 +19,7 @@ class Failures:
         self._metrics = metrics
 
     def response(self, error: ApiError) -> Response:
-        self._metrics.refused[error.code or str(error.status)] += 1
+        self._metrics.refused[str(error.status), error.code or error.type] += 1
         return error_response(error)
 
     async def api_error(self, request: Request, error: Exception) -> Response:

@@ -42,10 +42,10 @@ class Fields:
             )
         return check_unicode(self.name(key), value)
 
-    def number(self, key: str, low: float, high: float, default: float) -> float:
+    def number(self, key: str, low: float, high: float) -> float | None:
         value = self.values.get(key)
         if value is None:
-            return default
+            return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(key, f"a number from {low:g} to {high:g}", value)
         if not low <= value <= high:  # false for NaN; exact for integers too large for a float

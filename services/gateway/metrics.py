@@ -100,7 +100,8 @@ class Metrics:
     """Of the process."""
 
     models: dict[str, ModelMetrics] = field(default_factory=dict)
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By HTTP status, and code of the error or, without one, its type: few, whatever clients send."""
 
     def of(self, model: str) -> ModelMetrics:
         return self.models.setdefault(model, ModelMetrics())
@@ -156,8 +157,8 @@ def model_families(models: dict[str, ModelMetrics]) -> Iterator[Metric]:
 
 def process_families(metrics: Metrics, connected: bool) -> Iterator[Metric]:
     yield GaugeMetricFamily("hostless:tokenizer_up", "1 while the session to the tokenizer stands.", float(connected))
-    refused = (([code], count) for code, count in metrics.refused.items())
-    yield _counter("request_refused", "Requests answered with an error, by its code.", ["code"], refused)
+    refused = ((list(labels), count) for labels, count in metrics.refused.items())
+    yield _counter("request_refused", "Requests answered with an error.", ["status", "code"], refused)
 
 
 def _counter(name: str, help: str, labels: list[str], rows: Iterable[tuple[list[str], float]]) -> CounterMetricFamily:

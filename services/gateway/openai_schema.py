@@ -24,11 +24,11 @@ LEAST_TOP_P = 1e-6
 
 @dataclass(frozen=True)
 class Sampling:
-    """As hostless.v1.Sampling has it: top_k 0 is off, seed and max_tokens may be absent."""
+    """As hostless.v1.Sampling has it: None is what the model's makers say, and top_k 0 is off."""
 
-    temperature: float
-    top_p: float
-    top_k: int
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
     seed: int | None
     max_tokens: int | None
     ignore_eos: bool
@@ -114,13 +114,13 @@ def _choices(fields: Fields, prompts: tuple[Prompt, ...], max_choices: int) -> i
 def _sampling(fields: Fields, chat: bool) -> Sampling:
     top_k = fields.integer("top_k", -1, UINT32, clamp=True)
     seed = fields.integer("seed", -(2**63), 2**64 - 1)
-    top_p = fields.number("top_p", 0, 1, 1.0)
+    top_p = fields.number("top_p", 0, 1)
     if top_p == 0:
         raise invalid("top_p", "top_p must be above 0 and at most 1; for greedy decoding send temperature 0")
     return Sampling(
-        temperature=fields.number("temperature", 0, 2, 1.0),
-        top_p=max(top_p, LEAST_TOP_P),
-        top_k=max(top_k or 0, 0),
+        temperature=fields.number("temperature", 0, 2),
+        top_p=None if top_p is None else max(top_p, LEAST_TOP_P),
+        top_k=None if top_k is None else max(top_k, 0),
         seed=None if seed is None else seed % 2**64,
         max_tokens=_max_tokens(fields, None if chat else DEFAULT_COMPLETION_TOKENS),
         ignore_eos=fields.boolean("ignore_eos"),

@@ -35,7 +35,8 @@ class Tokenizer:
     """A tokenizer that serves. What tests and metrics look at is public."""
 
     def __init__(self, settings: TokenizerSettings, scheduler: SchedulerClient, store: StoreClient | None) -> None:
-        self.live, self.shelf = LiveEngines(), ModelShelf(partial(model_text.load, tool_format=settings.tool_format))
+        read = partial(model_text.load, tool_format=settings.tool_format, own_sampling=settings.model_sampling)
+        self.live, self.shelf = LiveEngines(), ModelShelf(read)
         self.encoding = EncodingPool(settings.encode_threads)
         poll = PollSettings(settings.poll_busy_s, settings.poll_idle_s)
         attachment = AttachmentSettings(stall_s=settings.stall_s, poll=poll)

@@ -78,6 +78,7 @@ class Conductor:
         submit = request.submit
         prompts.check(submit)
         model = await self._shelf.get(await self._served(submit.model))
+        model.text.sampling.fill(submit.sampling)
         await self._served(submit.model)  # still, or again: reading a model takes its time
         limits = self._live.limits(submit.model)
         request.advance(State.ENCODING)

@@ -15,6 +15,7 @@ from services.tokenizer.detokenize import TokenText
 from services.tokenizer.encoder import Encoder, TokenIds
 from services.tokenizer.errors import invalid
 from services.tokenizer.messages import parse_messages, parse_tools
+from services.tokenizer.sampling_defaults import SamplingDefaults, of_folder
 from services.tokenizer.tokenizer_json import read_json
 from services.tokenizer.tool_formats import Opening, opening
 from services.tokenizer.tool_use import probe
@@ -53,10 +54,11 @@ class ModelText:
     Control tokens come from the chat template and from ids only, never from text that a user wrote.
     """
 
-    def __init__(self, encoder: Encoder, templates: Templates) -> None:
+    def __init__(self, encoder: Encoder, templates: Templates, sampling: SamplingDefaults | None = None) -> None:
         """Raises TemplateError."""
         vocabulary = encoder.vocabulary
         self.encoder = encoder
+        self.sampling = sampling or SamplingDefaults()
         self._guard = ControlGuard(vocabulary)
         self._bos = vocabulary.bos_id if vocabulary.add_bos else None
         self._template = None
@@ -127,20 +129,22 @@ class ModelText:
         return np.concatenate([np.array([self._bos], dtype=np.uint32), ids[own:]])
 
 
-def load(folder: Path, tool_format: pb.ToolFormat = pb.TOOL_FORMAT_NONE) -> ModelText:
-    """From a model's folder: tokenizer.json if it is there, else its one .gguf file. `tool_format`: as in Templates.
+def load(folder: Path, tool_format: pb.ToolFormat = pb.TOOL_FORMAT_NONE, *, own_sampling: bool = True) -> ModelText:
+    """From a model's folder: tokenizer.json if it is there, else its one .gguf file. `tool_format`: as in Templates;
+    `own_sampling`: whether its generation_config.json says how requests that don't say are sampled.
 
     Raises ModelFilesMissing, UnsupportedTokenizer, GgufError or TemplateError; each names file and reason.
     """
+    sampling = of_folder(folder) if own_sampling else SamplingDefaults()
     if (folder / "tokenizer.json").exists():
-        return ModelText(encoders.from_folder(folder), _templates_of(folder, tool_format))
+        return ModelText(encoders.from_folder(folder), _templates_of(folder, tool_format), sampling)
     files = sorted(folder.glob("*.gguf"))
     if not files:
         raise ModelFilesMissing(f"{folder} holds neither tokenizer.json nor a .gguf file; is the model pulled?")
     metadata = read_metadata(files[0])
     key = "tokenizer.chat_template"
     templates = Templates(metadata.get(key), metadata.get(f"{key}.{TOOL_USE}"), tool_format)
-    return ModelText(encoders.from_gguf(metadata), templates)
+    return ModelText(encoders.from_gguf(metadata), templates, sampling)
 
 
 def _templates_of(folder: Path, tool_format: pb.ToolFormat) -> Templates:

@@ -37,9 +37,9 @@ def check(submit: frontend_pb2.Submit) -> None:
     sampling = submit.sampling
     if submit.WhichOneof("prompt") is None:
         raise invalid("the request has no prompt", "prompt")
-    if not 0 <= sampling.temperature < float("inf"):
+    if sampling.HasField("temperature") and not 0 <= sampling.temperature < float("inf"):
         raise invalid("temperature must be 0 or more", "temperature")
-    if not 0 < sampling.top_p <= 1:
+    if sampling.HasField("top_p") and not 0 < sampling.top_p <= 1:
         raise invalid("top_p must be over 0 and at most 1", "top_p")
     if len(submit.stop) > MAX_STOPS:
         raise invalid(f"at most {MAX_STOPS} stop strings are supported, got {len(submit.stop)}", "stop")

@@ -19,6 +19,10 @@ class TokenizerSettings:
     kvstore: str = setting("", "host:port of the KV store; empty: prompts are computed whole")
     name: str = setting("", "how engines' logs name this front end; empty: host and process id")
     tool_parser: str = setting("auto", "how models write calls of tools: auto, as their templates do; or " + _PARSERS)
+    model_sampling: bool = setting(
+        True, "a model's generation_config.json says how requests are sampled that name no temperature, top_p or "
+        "top_k; false: 1, 1 and off"
+    )  # fmt: skip
     encode_threads: int = setting(2, "threads that tokenize prompts of usual length; one more takes the long ones")
     max_requests: int = setting(4096, "requests under way at once, all sessions together; more are answered with 429")
     max_unsent_deltas: int = setting(65536, "a gateway that has not taken so many is cut off")

@@ -30,7 +30,7 @@ async def test_metrics_of_requests(site: Site) -> None:
     assert metrics[f"prefix_cache_queries_total{label}"] == 14
     assert metrics[f"prefix_cache_hits_total{label}"] == 0
     assert metrics[f'request_success_total{{finished_reason="stop",model_name="{MODEL}"}}'] == 2
-    assert metrics['request_refused_total{code="400"}'] == 1
+    assert metrics['request_refused_total{code="invalid_request_error",status="400"}'] == 1
     assert (metrics["tokenizer_up"], metrics["mesh_up"]) == (1, 0)
 
 

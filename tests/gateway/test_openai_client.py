@@ -96,7 +96,7 @@ async def test_a_refused_request_is_tried_again_after_a_while(fake: FakeTokenize
         await fake.until(lambda: fake.submits)
         async with openai.AsyncOpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=2) as client:
             asking = asyncio.create_task(client.chat.completions.create(model=MODEL, messages=MESSAGES))
-            await site.until_metric('request_refused_total{code="rate_limit_exceeded"}', 1)
+            await site.until_metric('request_refused_total{code="rate_limit_exceeded",status="429"}', 1)
             fake.hold.set()
             assert (await running).status == 200
             assert (await asking).choices[0].message.content == "ok"

@@ -193,7 +193,7 @@ def test_neutral_values_and_extras_are_accepted() -> None:
 
 def test_defaults() -> None:
     sampling = chat().sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (1, 1, 0, None)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (None,) * 4
     assert sampling.max_tokens is None
     assert complete().sampling.max_tokens == 16
 

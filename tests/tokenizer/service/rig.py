@@ -229,6 +229,7 @@ def write_model(folder: Path, template: str = CHATML) -> None:
     """The toy vocabulary and a chat template, as HuggingFace files."""
     hf_encoder.from_gguf(toy_metadata())._trusting.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}')
+    (folder / "generation_config.json").write_text('{"temperature": 0.75, "top_k": 20}')
     (folder / "chat_template.jinja").write_text(template)
 
 
@@ -238,6 +239,6 @@ def submit(text: str = "hello", *, max_tokens: int | None = 8, **fields: Any) ->
         request_id=fields.pop("request_id", "r"),
         model=fields.pop("model", MODEL),
         text=text,
-        sampling=pb.Sampling(**({"top_p": 1.0, "max_tokens": max_tokens} | sampling)),
+        sampling=pb.Sampling(**({"temperature": 0.0, "max_tokens": max_tokens} | sampling)),
         **fields,
     )

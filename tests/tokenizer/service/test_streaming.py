@@ -42,6 +42,19 @@ async def test_the_record_says_what_was_asked(tmp_path: Path) -> None:
         assert second["seed"]
 
 
+@pytest.mark.parametrize(("followed", "drawn"), [(True, (0.75, 1, 20)), (False, (1, 1, 0))])
+async def test_what_a_request_leaves_open_is_the_models(
+    tmp_path: Path, followed: bool, drawn: tuple[float, float, int]
+) -> None:
+    async with make_rig(tmp_path, model_sampling=followed) as rig:
+        silent = submit()
+        silent.sampling.ClearField("temperature")
+        await rig.collect(silent)
+        await rig.collect(submit(sampling={"temperature": 0.5, "top_p": 0.25, "top_k": 0}))
+        first, second = ((r["temperature"], r["top_p"], r["top_k"]) for r in rig.engine.script.records)
+        assert (first, second) == (drawn, (0.5, 0.25, 0))
+
+
 async def test_stop_token_has_no_text_but_counts(tmp_path: Path) -> None:
     async with make_rig(tmp_path, script=lambda p, s, m: ([*p, 40], Finish.STOP)) as rig:
         text, last = await rig.collect(submit("hello", sampling={"stop_token_ids": [40]}))

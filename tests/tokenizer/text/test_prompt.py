@@ -92,7 +92,7 @@ def test_max_tokens_is_clamped_to_context_and_pages(
         (pb.Submit(text="x", sampling=pb.Sampling(temperature=-0.1, top_p=1)), "temperature"),
         (pb.Submit(text="x", sampling=pb.Sampling(temperature=float("nan"), top_p=1)), "temperature"),
         (pb.Submit(text="x", sampling=pb.Sampling(temperature=float("inf"), top_p=1)), "temperature"),
-        (pb.Submit(text="x"), "top_p"),
+        (pb.Submit(text="x", sampling=pb.Sampling(top_p=0)), "top_p"),
         (pb.Submit(text="x", sampling=pb.Sampling(top_p=1.5)), "top_p"),
         (pb.Submit(text="x", sampling=pb.Sampling(top_p=1), stop=["x"] * 17), "stop"),
         (pb.Submit(text="x", sampling=pb.Sampling(top_p=1), stop=[""]), "stop"),
