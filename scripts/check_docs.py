@@ -9,6 +9,7 @@ from pathlib import Path
 import typer.main
 
 from services.cli.main import app
+from services.cli.mesh import given
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"```.*?\n(.*?)```|`([^`\n]+)`", re.DOTALL)
@@ -71,6 +72,8 @@ def _arguments(command: str, rest: str) -> Iterator[str]:
     while words and (inner := getattr(found, "commands", {}).get(words[0])) is not None:
         found, command = inner, f"{command} {words.pop(0)}"
     known = {option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    if command == "up":
+        known |= given.options().keys()
     for word in words:
         flag = word.split("=")[0]
         if flag.startswith("-") and flag not in known | {"--help", "-", "--"}:

@@ -16,8 +16,9 @@ Written by `scripts/settings_page.py` from the services' settings classes; `make
 
 Each service is `python -m services.NAME` with flags; what a flag does not give, the environment does, else the
 default holds. What counts bytes takes a unit too (`4GiB`, `512m`). An unknown or malformed setting is an error that
-names it. `hostless up` takes all of them but those that it sets itself (addresses, roles), as options (`--held-bytes 4GiB`;
-what several services have takes the service's name in front: `--kvstore-transport tcp`) and as environment.
+names it. `hostless up` takes all of them but those that it sets itself (addresses, roles), as options
+(`--held-bytes 4GiB`; what several services have takes the service's name in front: `--kvstore-transport tcp`) and as
+environment.
 """
 
 

@@ -31,7 +31,7 @@ def read(words: Sequence[str], own: Iterable[str]) -> Given:
     """`words`: pairs of a setting and its value, or setting=value; then a command. `own`: options of `hostless up`, for
     whoever misspelt one. Raises UsageError for a setting that no service has, or more than one.
     """
-    settings = _settings()
+    settings = options()
     flags: dict[str, list[str]] = defaultdict(list)
     rest = list(words)
     while rest and rest[0].startswith("-"):
@@ -75,7 +75,7 @@ def _with(plan: ServicePlan, flags: Sequence[str]) -> ServicePlan:
     return dataclasses.replace(plan, command=(*plan.command, *flags))
 
 
-def _settings() -> dict[str, list[tuple[str, str]]]:
+def options() -> dict[str, list[tuple[str, str]]]:
     """Option -> (service, its flag), for each way to write it."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for section, cls in SETTINGS.items():
