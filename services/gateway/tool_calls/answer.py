@@ -1,10 +1,15 @@
 """A parser's pieces as OpenAI's clients expect them: deltas of a stream, or a message."""
 
+import itertools
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 from services.gateway.tool_calls.formats import PARSERS
 from services.gateway.tool_calls.pieces import Arguments, CallBegins, Piece
+
+_STEP_CHARS = 4096
+"""A parser copies what is left of a text at each mark: all marks of a long one at once would take seconds."""
 
 
 class Answer:
@@ -18,7 +23,10 @@ class Answer:
 
     def push(self, text: str) -> list[dict[str, Any]]:
         """What is certain now, as contents of `delta`."""
-        return self._deltas(self._parser.push(text))
+        pieces: list[Piece] = []
+        for at in range(0, len(text), _STEP_CHARS):
+            pieces += self._parser.push(text[at : at + _STEP_CHARS])
+        return self._deltas(pieces)
 
     def finish(self) -> list[dict[str, Any]]:
         """The last deltas, once no text follows."""
@@ -62,17 +70,10 @@ class Answer:
         return [{"tool_calls": [{"index": self._calls - 1, **call}]}]
 
 
-def _joined(pieces: list[Piece]) -> list[Piece]:
+def _joined(pieces: list[Piece]) -> Iterator[Piece]:
     """Neighbours of one kind as one piece; none that is empty."""
-    joined: list[Piece] = []
-    for piece in pieces:
-        match joined[-1] if joined else None, piece:
-            case _, "" | Arguments(""):
-                pass
-            case str(before), str(more):
-                joined[-1] = before + more
-            case Arguments(before), Arguments(more):
-                joined[-1] = Arguments(before + more)
-            case _:
-                joined.append(piece)
-    return joined
+    for kind, group in itertools.groupby(pieces, type):
+        if kind is CallBegins:
+            yield from group
+        elif text := "".join(piece.text if isinstance(piece, Arguments) else str(piece) for piece in group):
+            yield Arguments(text) if kind is Arguments else text

@@ -23,34 +23,31 @@ class CallReader:
     that holds them. In this order of keys arguments are passed on as they come; in any other the object is read first.
     """
 
-    __slots__ = ("_before", "_held", "_in_arguments", "_nesting", "rest")
+    __slots__ = ("_before", "_held", "_nesting", "is_call", "rest")
 
     def __init__(self, before: str) -> None:
         """`before` is what is given back in front of an object that is no call."""
         self._before = before
         self._held: list[str] = []
-        self._in_arguments = False
         self._nesting = Nesting()
+        self.is_call = False
+        """Certain once it is True."""
         self.rest: str | None = None
-        """What follows: the object's end is not looked at where arguments came as they were. None: all is held."""
-
-    @property
-    def is_call(self) -> bool:
-        return self._in_arguments
+        """What follows, once the arguments or an object that is no call have ended."""
 
     def push(self, text: str) -> list[Piece]:
-        """Once `rest` is not None that was all; it is a call if `is_call`."""
-        if self._in_arguments:
+        """Once `rest` is not None that was all."""
+        if self.is_call:
             return self._arguments(text)
         self._held.append(text)
-        end = self._nesting.feed(text)
         head = self._head()
-        if _can_be_call(head) is False:
+        if _is_no_call(head):
             return self._refuse(1)
         if (match := _HEAD.match(head)) and (name := _string(match.group(1))):
             held = "".join(self._held)
-            self._in_arguments, self._nesting = True, Nesting()
+            self.is_call, self._nesting = True, Nesting()
             return [CallBegins(name), *self._arguments(held[match.end() :])]
+        end = self._nesting.feed(text)
         if end is None:
             return []
         held = "".join(self._held)
@@ -58,12 +55,12 @@ class CallReader:
         call = _whole(held[:end])
         if call is None:
             return self._refuse(end)
-        self._in_arguments, self.rest = True, held[end:]
+        self.is_call, self.rest = True, held[end:]
         return call
 
     def finish(self) -> list[Piece]:
         """What was held, once no text follows."""
-        return [] if self._in_arguments else self._refuse(None)
+        return [] if self.is_call else self._refuse(None)
 
     def _arguments(self, text: str) -> list[Piece]:
         end = self._nesting.feed(text)
@@ -82,17 +79,13 @@ class CallReader:
         return self._held[0][:_HEAD_CHARS]
 
 
-def _can_be_call(head: str) -> bool | None:
-    """By the first key; None while that can't be told."""
+def _is_no_call(head: str) -> bool:
+    """Whether the first key, as far as it is there, says so."""
     inside = head[1:].lstrip(SPACE)
     if not inside:
-        return None if len(head) < _HEAD_CHARS else False
-    if inside[0] != '"':
-        return False
+        return len(head) >= _HEAD_CHARS
     key, quote, _ = inside[1 : _LONGEST_KEY + 2].partition('"')
-    if quote:
-        return key in _KEYS
-    return None if len(key) <= _LONGEST_KEY else False
+    return inside[0] != '"' or (key not in _KEYS if quote else len(key) > _LONGEST_KEY)
 
 
 def _string(text: str) -> str | None:

@@ -34,8 +34,7 @@ def hermes(text: str) -> Read:
         read.calls.append((name, arguments))
         text, behind_call = closed(after, "}", "</tool_call>"), True
     if not (behind_call and not text.strip(SPACE) and len(text) <= MOST_SPACE):
-        keep = len(text) - trailing_space(text)
-        read.content += text[:keep] if behind_call and not text.strip(SPACE) else text
+        read.content += text
     return read
 
 
