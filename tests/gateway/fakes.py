@@ -14,7 +14,7 @@ from services.common import rpc
 
 Script = Callable[[pb.Submit], AsyncIterator[pb.Delta]]
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 MODEL = "tiny"
 WORDS = ("Hello", " wor", "ld")
 

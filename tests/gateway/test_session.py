@@ -100,7 +100,7 @@ async def test_a_tokenizer_that_starts_later() -> None:
     fake = FakeTokenizer()
     async with fake.serve():
         pass  # to have an address that is free
-    async with asyncio.timeout(20), site_of(fake, ready=False) as site:
+    async with asyncio.timeout(60), site_of(fake, ready=False) as site:
         assert (await site.get("/ready")).status == 503
         assert (await site.get("/health")).status == 200
         assert (await site.chat()).status == 503

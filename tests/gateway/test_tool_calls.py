@@ -112,7 +112,9 @@ async def test_arguments_come_as_they_are_written(site: Site) -> None:
     async with site.open_stream(**TOOLS) as response:
         seen = b""
         while b'{\\"a\\":' not in seen:
-            seen += await response.content.readany()
+            piece = await response.content.readany()
+            assert piece, seen
+            seen += piece
         site.fake.hold.set()
         assert b"the engine was lost" in await response.read()
 
