@@ -1,6 +1,5 @@
-"""From a model folder to a loaded model; one entry an architecture."""
+"""From a model folder to a loaded model."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,25 +8,13 @@ import torch
 from services.gpu_backend.models.config import ModelConfig, ModelError
 from services.gpu_backend.models.gguf_loader import GgufNames, open_gguf
 from services.gpu_backend.models.llama import Llama
-from services.gpu_backend.models.model import Model, Report
+from services.gpu_backend.models.model import Model
 from services.gpu_backend.models.random_weights import RandomWeights, shape_of
 from services.gpu_backend.models.safetensors_loader import SafetensorsSource
 from services.gpu_backend.models.variants import VARIANTS
 from services.gpu_backend.models.weights import FileSource, Progress, WeightSource, content_identity, no_progress
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """How a kind of model is built, and how GGUF calls its tensors."""
-
-    build: Callable[[WeightSource, torch.dtype, torch.device, Report], Model]
-    gguf: GgufNames
-
-
-ARCHITECTURES = {name: Architecture(build=Llama, gguf=each.gguf) for name, each in VARIANTS.items()}
-"""By GGUF's general.architecture, which is also HuggingFace's model_type."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +52,6 @@ def load(
         source = stored
         identity = content_identity(files, source.config, progress)
     config = source.config
-    architecture = ARCHITECTURES[config.architecture]
     total, done = _parameters(config), 0
 
     def report(name: str, elements: int) -> None:
@@ -73,7 +59,7 @@ def load(
         done = min(done + elements, total)
         progress(name, done, total)
 
-    model = architecture.build(source, DTYPES[dtype], target, report)
+    model = Llama(source, DTYPES[dtype], target, report)
     if stored is not None and (unread := stored.unread()):
         raise ModelError(
             f"{folder}: holds tensors that models of architecture {config.architecture!r} don't have, so what it "
@@ -101,7 +87,7 @@ def _open(folder: Path) -> tuple[FileSource, list[Path]]:
 
 
 def _gguf_names() -> dict[str, GgufNames]:
-    return {name: each.gguf for name, each in ARCHITECTURES.items()}
+    return {name: each.gguf for name, each in VARIANTS.items()}
 
 
 def _parameters(config: ModelConfig) -> int:

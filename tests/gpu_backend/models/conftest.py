@@ -20,7 +20,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from services.gpu_backend.models.registry import ARCHITECTURES
+from services.gpu_backend.models.variants import VARIANTS
 
 CLASSES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
@@ -28,7 +28,7 @@ CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "phi3": (Phi3Config, Phi3ForCausalLM),
 }
-assert CLASSES.keys() == ARCHITECTURES.keys()
+assert CLASSES.keys() == VARIANTS.keys()
 OWN = {"qwen3": {"head_dim": 32}, "phi3": {"pad_token_id": 0, "eos_token_id": 2}}
 """Of an architecture: what its config says beside what all say. Qwen3's heads are wider than hidden size / heads."""
 

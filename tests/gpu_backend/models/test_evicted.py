@@ -10,7 +10,8 @@ import torch
 from services.fabric._ring import Finish
 from services.fabric.ring import RingGeometry, RingOwner
 from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings
-from services.gpu_backend.models.registry import ARCHITECTURES, load
+from services.gpu_backend.models.registry import load
+from services.gpu_backend.models.variants import VARIANTS
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from tests.gpu_backend.scheduler.test_host import ROOM, SLOTS, FrontEnd
@@ -20,7 +21,7 @@ REQUESTS, PROMPT, ANSWER, VOCAB, CONTEXT = 6, 10, 130, 200, 512
 SETTINGS = SchedulerSettings(lanes=REQUESTS, step_tokens=64, pages=8)  # 18 would hold them all
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", VARIANTS)
 def test_tokens_equal_those_of_transformers(architecture: str, make_model: Any, tmp_path: Path) -> None:
     model = make_model(architecture)
     model.save_pretrained(tmp_path)

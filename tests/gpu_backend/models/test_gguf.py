@@ -14,10 +14,11 @@ from services.gpu_backend.models.config import ModelError
 from services.gpu_backend.models.gguf_header import read_header
 from services.gpu_backend.models.gguf_loader import open_gguf
 from services.gpu_backend.models.huggingface_config import huggingface_config
-from services.gpu_backend.models.registry import ARCHITECTURES, load
+from services.gpu_backend.models.registry import load
 from services.gpu_backend.models.rope import inverse_frequencies
+from services.gpu_backend.models.variants import VARIANTS
 
-NAMES = {name: each.gguf for name, each in ARCHITECTURES.items()}
+NAMES = {name: each.gguf for name, each in VARIANTS.items()}
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def file(tiny: Any, to_gguf_tensors: Any, write: Callable[..., None], tmp_path: 
     return tmp_path / "tiny.gguf"
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", VARIANTS)
 def test_weights_come_back_in_huggingface_order(
     architecture: str, make_model: Any, to_gguf_tensors: Any, write: Callable[..., None], tmp_path: Path
 ) -> None:

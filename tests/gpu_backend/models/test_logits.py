@@ -14,7 +14,8 @@ from services.gpu_backend.engines import torch_engine
 from services.gpu_backend.engines.offline import Offline, Run
 from services.gpu_backend.engines.sampling import sample
 from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings
-from services.gpu_backend.models.registry import ARCHITECTURES, LoadedModel, load
+from services.gpu_backend.models.registry import LoadedModel, load
+from services.gpu_backend.models.variants import VARIANTS
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -24,7 +25,7 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-VARIANTS: dict[str, dict[str, Any]] = {
+CASES: dict[str, dict[str, Any]] = {
     "grouped": {},
     "one KV head, tied": {"num_key_value_heads": 1, "tie_word_embeddings": True},
     "every head its own KV": {"num_key_value_heads": 4},
@@ -89,12 +90,12 @@ def one_by_one(prompts: list[list[int]], chunk: int) -> list[list[tuple[int, int
     ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("chunk", [1000, 37])
 def test_float32_logits_equal_transformers(
-    variant: str, chunk: int, make_model: Callable[..., Any], paged_logits: Any, tmp_path: Path
+    case: str, chunk: int, make_model: Callable[..., Any], paged_logits: Any, tmp_path: Path
 ) -> None:
-    model = make_model(**VARIANTS[variant])
+    model = make_model(**CASES[case])
     model.save_pretrained(tmp_path)
     prompts = random_prompts(1, 64, 65, 200)
     found = paged_logits(load(tmp_path), prompts, one_by_one(prompts, chunk))
@@ -102,7 +103,7 @@ def test_float32_logits_equal_transformers(
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", VARIANTS)
 def test_bfloat16_logits_are_as_near_as_bfloat16_is(
     architecture: str, make_model: Any, paged_logits: Any, tmp_path: Path
 ) -> None:
@@ -118,7 +119,7 @@ def test_bfloat16_logits_are_as_near_as_bfloat16_is(
         assert (ours - float32).norm() < 1e-2 * float32.norm()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", VARIANTS)
 def test_decoding_and_prefilling_share_a_step(
     architecture: str, make_model: Any, paged_logits: Any, tmp_path: Path
 ) -> None:
@@ -141,7 +142,7 @@ def test_decoding_and_prefilling_share_a_step(
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", VARIANTS)
 def test_greedy_decoding_of_sixteen_equals_transformers(architecture: str, make_model: Any, tmp_path: Path) -> None:
     model = make_model(architecture)
     model.save_pretrained(tmp_path)

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, PretrainedConfig
 
 from services.gpu_backend.models.config import ModelError
-from services.gpu_backend.models.registry import ARCHITECTURES, load
+from services.gpu_backend.models.registry import load
+from services.gpu_backend.models.variants import VARIANTS
 
 READ = {
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -109,7 +110,7 @@ def test_the_context_ends_where_a_window_would_matter(
 def test_every_field_of_transformers_configs_is_known(make_model: Callable[..., Any]) -> None:
     """A new one may change what is computed: then it must be read, or refused; or else named here."""
     base = PretrainedConfig().to_dict().keys() - {"tie_word_embeddings"}
-    for architecture in ARCHITECTURES:
+    for architecture in VARIANTS:
         own = make_model(architecture).config.to_dict().keys() - base
         assert own <= READ | WITHOUT_EFFECT, architecture
 
