@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from services.cli.chat import here
 from services.cli.console import require_writable, terminal
-from services.cli.errors import UsageError
+from services.cli.errors import INTERRUPTED, UsageError
 from services.cli.kv.bench import bench_kv
 from services.cli.mesh import run_folder
 from services.cli.openai_api import OpenAiApi
@@ -118,8 +118,13 @@ def endpoint_load(
     console = Console(stderr=True, highlight=False)
     mesh = run_folder.find(api.url)
     before = cpu.seconds(mesh)
-    with _progress(console, load) as done:
-        timelines = uvloop.run(driver.run(load, target, done))
+    timelines: list[Timeline] = []
+    interrupted = False
+    with _progress(console, load, timelines) as done:
+        try:
+            uvloop.run(driver.run(load, target, done))
+        except KeyboardInterrupt:  # what has come so far is told
+            interrupted = True
     used = cpu.between(before, cpu.seconds(mesh))
     summary = summarize(timelines, limits)
     if json_file:
@@ -130,7 +135,7 @@ def endpoint_load(
     if json_file is None or str(json_file) != "-":
         for table in tables.of(summary, used, limits):
             terminal().print(table)
-    raise typer.Exit(1 if summary.failed else 0)
+    raise typer.Exit(INTERRUPTED if interrupted else 1 if summary.failed else 0)
 
 
 bench.command("kv")(bench_kv)
@@ -150,13 +155,21 @@ def _limits(given: Sequence[str], known: Collection[str]) -> dict[str, float]:
 
 
 @contextmanager
-def _progress(console: Console, load: "Workload") -> Iterator[Callable[["Timeline"], None]]:
+def _progress(
+    console: Console, load: "Workload", timelines: "list[Timeline]"
+) -> Iterator[Callable[["Timeline"], None]]:
+    """What is called with each timeline: it is kept in `timelines`, and a bar advances."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     how = f"{load.rate:g}/s" if load.rate else f"{load.concurrency} at a time"
     # Drawn seldom: its thread takes time from this process, which is measuring.
     with Progress(*columns, console=console, transient=True, refresh_per_second=2) as bar:
         task = bar.add_task(f"{load.model}, {how}", total=load.requests)
-        yield lambda _: bar.advance(task)
+
+        def done(timeline: "Timeline") -> None:
+            timelines.append(timeline)
+            bar.advance(task)
+
+        yield done
 
 
 def _machine() -> dict[str, object]:

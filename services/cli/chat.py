@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from services.cli.conversation import Conversation
-from services.cli.errors import CliError
+from services.cli.errors import INTERRUPTED, CliError
 from services.cli.mesh import run_folder
 from services.cli.openai_api import OpenAiApi
 
@@ -45,8 +46,8 @@ def chat(
     body: dict[str, Any] = {"model": model or _first(api), **{k: v for k, v in given.items() if v is not None}}
     talk = Conversation(api, body, system, stats)
     if message:
-        talk.ask(sys.stdin.read() if message == "-" else message)
-        return
+        whole = talk.ask(sys.stdin.read() if message == "-" else message)
+        raise typer.Exit(0 if whole else INTERRUPTED)
     _interactive(talk, str(body["model"]))
 
 
@@ -80,7 +81,7 @@ def _interactive(talk: Conversation, model: str) -> None:
             if not _command(talk, line) and line:
                 talk.ask(line)
         except CliError as error:
-            console.print(f"[red]{error}[/red]", markup=True)
+            console.print(f"[red]{escape(str(error))}[/red]")
 
 
 def _command(talk: Conversation, line: str) -> bool:

@@ -24,11 +24,13 @@ class Conversation:
         self._system = self._system if system is None else system
         self._messages = [{"role": "system", "content": self._system}] if self._system else []
 
-    def ask(self, text: str) -> None:
-        """Prints the answer to stdout as it comes and remembers both. Ctrl-C keeps what has come so far.
+    def ask(self, text: str) -> bool:
+        """Prints the answer to stdout as it comes and remembers both. Ctrl-C keeps what has come so far; then the
+        result is False.
 
         Raises CliError; the question is forgotten then, so that it can be asked again.
         """
+        whole = True
         asked = [*self._messages, {"role": "user", "content": text}]
         answer = Answer()
         try:
@@ -37,13 +39,14 @@ class Conversation:
                     sys.stdout.write(piece)
                     sys.stdout.flush()
         except KeyboardInterrupt:
-            answer.finish_reason = "cut short"
+            whole, answer.finish_reason = False, "cut short"
         finally:
             if answer.text:
                 print()
         self._messages = [*asked, {"role": "assistant", "content": answer.text}]
         if self.stats:
             print(_figures(answer), file=sys.stderr)
+        return whole
 
 
 def _figures(answer: Answer) -> str:

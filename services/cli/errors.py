@@ -1,6 +1,10 @@
 """Errors that a person at a terminal reads."""
 
 
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C has cut short."""
+
+
 class CliError(Exception):
     """What went wrong, and (hint) what to do about it. The command ends with `exit_code`."""
 

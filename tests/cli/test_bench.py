@@ -2,6 +2,10 @@
 
 import json
 import math
+import signal
+import subprocess
+import sys
+import threading
 from array import array
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from services.cli.load.summary import spread, summarize
 from services.cli.load.workload import Workload
 from services.cli.main import app
 from tests.cli.conftest import FakeOpenAi, sse
+from tests.waiting import wait_until
 
 texts = st.text(max_size=12) | st.sampled_from(['"text":"x"', '\\"content": "', "data: [DONE]", "\n\n"])
 
@@ -105,11 +110,9 @@ def test_no_figures() -> None:
 async def test_both_loops_use_connections_again(server: FakeOpenAi) -> None:
     for load in (Workload("tiny", requests=12, concurrency=3), Workload("tiny", requests=12, rate=2000.0)):
         seen: list[Timeline] = []
-        timelines = await driver.run(load, Target(server.url + load.path, "key", 10), seen.append)
-        assert seen == timelines
-        assert [(t.error, len(t.stamps), t.prompt_tokens, t.completion_tokens) for t in timelines] == [
-            ("", 3, 7, 3)
-        ] * 12
+        await driver.run(load, Target(server.url + load.path, "key", 10), seen.append)
+        figures = [(t.error, len(t.stamps), t.prompt_tokens, t.completion_tokens) for t in seen]
+        assert figures == [("", 3, 7, 3)] * 12
     assert server.headers[0]["Authorization"] == "Bearer key"
 
 
@@ -125,13 +128,18 @@ async def test_both_loops_use_connections_again(server: FakeOpenAi) -> None:
 )
 async def test_failures_are_told_apart(server: FakeOpenAi, status: int, body: bytes, says: str) -> None:
     server.reply = lambda _: (status, body)
-    [timeline] = await driver.run(Workload("m", requests=1), Target(server.url + "/v1/completions"), lambda _: None)
-    assert says in timeline.error
+    assert says in await error_of_one(server.url + "/v1/completions")
 
 
 async def test_nobody_there() -> None:
-    [timeline] = await driver.run(Workload("m", requests=1), Target("http://127.0.0.1:9/"), lambda _: None)
-    assert "no connection to 127.0.0.1:9" in timeline.error
+    assert "no connection to 127.0.0.1:9" in await error_of_one("http://127.0.0.1:9/")
+
+
+async def error_of_one(url: str) -> str:
+    seen: list[Timeline] = []
+    await driver.run(Workload("m", requests=1), Target(url), seen.append)
+    [timeline] = seen
+    return timeline.error
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
@@ -157,6 +165,31 @@ def test_the_command_fails_when_a_request_does(server: FakeOpenAi) -> None:
     result = CliRunner().invoke(app, ["bench", "--url", server.url, "-n", "2"])
     assert "2 failed: 404: no such model" in result.stdout
     assert "p99" not in result.stdout
+
+
+def test_ctrl_c_shows_what_has_come(server: FakeOpenAi, tmp_path: Path) -> None:
+    release = threading.Event()
+    answer = server.answer("/v1/completions", {})
+
+    def three_then_none(_: object) -> tuple[int, bytes]:
+        if len(server.bodies) > 3:
+            release.wait(120)
+        return answer
+
+    server.reply = three_then_none
+    words = ["bench", "--url", server.url, "-n", "9", "-c", "1", "--warmup", "0", "--json", str(tmp_path / "x")]
+    command = [sys.executable, "-m", "services.cli.main", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: len(server.bodies) > 3 or process.poll() is not None)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            release.set()
+            process.kill()
+    assert process.returncode == 130, err
+    assert "3 of 3 requests" in out
+    assert json.loads((tmp_path / "x").read_text())["requests"] == 3
 
 
 @pytest.mark.parametrize("flags", [["--goodput", "ttft"], ["--goodput", "itl:3"], ["--json", "/no/such/folder/x"]])

@@ -41,6 +41,16 @@ def test_from_stdin_with_system_message_and_key(server: FakeOpenAi) -> None:
     assert server.headers[0]["Authorization"] == "Bearer k"
 
 
+def test_ctrl_c_in_an_answer(server: FakeOpenAi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(api: OpenAiApi, body: object, answer: Answer) -> Iterator[str]:
+        answer.text = "Hel"
+        yield "Hel"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OpenAiApi, "chat", cut)
+    assert chat("--url", server.url, "-m", "Hi")[:2] == (130, "Hel\n")
+
+
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Lines that the user will type; the end of them is Ctrl-D."""
@@ -71,12 +81,12 @@ def test_a_conversation_has_a_history(server: FakeOpenAi, typed: Callable[..., N
 def test_an_error_does_not_end_a_conversation_nor_enter_its_history(
     server: FakeOpenAi, typed: Callable[..., None]
 ) -> None:
-    answers = iter([(400, b'{"error": {"message": "too long"}}')])
+    answers = iter([(400, b'{"error": {"message": "too [/long]"}}')])
     server.reply = lambda body: next(answers, (200, sse({"choices": [{"delta": {"content": "ok"}}]}, end=True)))
     typed("a", "b")
     code, out, err = chat("--url", server.url)
     assert code == 0
-    assert "too long" in err
+    assert "too [/long]" in err
     assert "ok" in out
     assert [m["content"] for m in server.bodies[1]["messages"]] == ["b"]
 

@@ -12,21 +12,17 @@ Done = Callable[[Timeline], None]
 One = Callable[[Request], Coroutine[None, None, None]]
 
 
-async def run(load: Workload, target: Target, done: Done) -> list[Timeline]:
-    """All timelines, in the order of ending; done() is called with each."""
-    timelines: list[Timeline] = []
+async def run(load: Workload, target: Target, done: Done) -> None:
+    """Calls done() with each timeline, in the order of ending."""
     connections = Connections(target)
 
     async def one(request: Request) -> None:
-        timeline = await send(connections, request.body)
-        timelines.append(timeline)
-        done(timeline)
+        done(await send(connections, request.body))
 
     try:
         await (_open if load.rate else _closed)(load, one)
     finally:
         connections.close()
-    return timelines
 
 
 async def _closed(load: Workload, one: One) -> None:
