@@ -37,14 +37,14 @@ class RemoteBuffer(PromptBuffer):
     async def layer_from_pages(
         self, kv_pages: LayerPages, layer: int, blocks: Sequence[int], pages: PageNumbers
     ) -> None:
-        if self._mapped is None:
+        if (mapped := self._mapped) is None:
             data = np.empty((len(blocks), self._layer_bytes), np.uint8)
             await kv_pages.read_layer(layer, pages, data)
             await self.write_layer(layer, blocks, data)
             return
         with self._touching():
             for run, first in _runs(blocks):
-                await kv_pages.read_layer(layer, pages[run], self._mapped[first : first + run.stop - run.start, layer])
+                await kv_pages.read_layer(layer, pages[run], mapped[first : first + run.stop - run.start, layer])
 
     async def fetch_layer(self, layer: int, blocks: Sequence[int]) -> Blocks | None:
         return await self.read_layer(layer, blocks) if self._mapped is None else None
@@ -52,32 +52,32 @@ class RemoteBuffer(PromptBuffer):
     async def layer_to_pages(
         self, kv_pages: LayerPages, layer: int, blocks: Sequence[int], pages: PageNumbers, fetched: Blocks | None
     ) -> None:
-        if self._mapped is None:
+        if (mapped := self._mapped) is None:
             assert fetched is not None
             await kv_pages.write_layer(layer, pages, fetched)
             return
         with self._touching():
             for run, first in _runs(blocks):
-                await kv_pages.write_layer(layer, pages[run], self._mapped[first : first + run.stop - run.start, layer])
+                await kv_pages.write_layer(layer, pages[run], mapped[first : first + run.stop - run.start, layer])
 
     async def blocks_from_pages(self, kv_pages: Pages, blocks: Sequence[int], pages: PageNumbers) -> None:
-        if self._mapped is None:
+        if (mapped := self._mapped) is None:
             data = np.empty((len(blocks), self._block_bytes), np.uint8)
             await kv_pages.read_into(pages, data)
             await self.write_blocks(blocks, data)
             return
         with self._touching():
             for run, first in _runs(blocks):
-                into = self._mapped[first : first + run.stop - run.start]
+                into = mapped[first : first + run.stop - run.start]
                 await kv_pages.read_into(pages[run], into.reshape(len(into), -1))
 
     async def blocks_to_pages(self, kv_pages: Pages, blocks: Sequence[int], pages: PageNumbers) -> None:
-        if self._mapped is None:
+        if (mapped := self._mapped) is None:
             await kv_pages.write_from(pages, await self.read_blocks(blocks))
             return
         with self._touching():
             for run, first in _runs(blocks):
-                data = self._mapped[first : first + run.stop - run.start]
+                data = mapped[first : first + run.stop - run.start]
                 await kv_pages.write_from(pages[run], data.reshape(len(data), -1))
 
     # --- between the buffer and other memory ---
@@ -103,8 +103,9 @@ class RemoteBuffer(PromptBuffer):
             await asyncio.wait(self._moving)
 
     async def close(self) -> None:
-        """What moves in place still, for another task, goes on to its end."""
+        """What moves in place still, for another task, goes on to its end; then this keeps nothing mapped."""
         await self.settled()
+        self._mapped = None
         if self._gate is not None:
             self._gate.close()
         else:

@@ -16,6 +16,7 @@ from services.fabric.rights import Rights
 from services.gpu_backend.kv_agent.buffer_place import ON_DEVICE, RegionDescriptor
 from services.gpu_backend.kv_agent.opened_arenas import MOST_LEFT, OpenedArenas
 from services.gpu_backend.kv_agent.pages import Blocks, HostPages
+from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
 from tests.gpu_backend.kv_agent.fake_device import SHARED, FakeDevicePages
 from tests.gpu_backend.kv_agent.test_transfers import BLOCK_BYTES, LAYERS, PAGES, pair
 from tests.waiting import until
@@ -124,6 +125,7 @@ async def test_who_has_ended_is_let_go_of_when_engines_come_or_go_without_a_hand
         p.expect()
         p.send()
         assert await p.answer(p.prefill, 1) == 4
+        buffer = p.sender._handovers[1, 1].buffer
         p.sender.forget(1, 1)
         opened = p.sender._opener._arenas._hosts
         (arena,) = opened.values()
@@ -136,3 +138,5 @@ async def test_who_has_ended_is_let_go_of_when_engines_come_or_go_without_a_hand
         changed.set()
         await until(lambda: not opened)
         assert not arena.mapped()
+        assert isinstance(buffer, RemoteBuffer)
+        assert buffer._mapped is None, "garbage that is not collected yet keeps nothing mapped"
