@@ -38,6 +38,8 @@ class ControlGuard:
         self._starts = frozenset(text[:n] for text in texts for n in range(1, len(text)))
         self._ends = frozenset(text[-n:] for text in texts for n in range(1, len(text)))
         self._found = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
+        edges = {re.escape(text[end]) for text in texts for end in (0, -1)}
+        self._edges = re.compile(f"[{''.join(sorted(edges))}]" if edges else r"(?!)")
 
     def new_mark(self) -> str:
         """A mark for one prompt."""
@@ -66,6 +68,8 @@ class ControlGuard:
         return np.concatenate(pieces)
 
     def _break(self, text: str, mark: str) -> str:
+        if self._edges.search(text) is None:  # nearly every string of a list of tools
+            return text
         # Overlapping occurrences: each break is after the first character, and the search goes on from there.
         parts, at = [], 0
         for start in self._occurrences(text):
