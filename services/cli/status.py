@@ -39,6 +39,8 @@ def status(
     mesh = run_folder.find(url.rstrip("/"))
     seen = asyncio.run(snapshot.take(mesh or _elsewhere(url or URL, scheduler or SCHEDULER)))
     if not any(service.healthy for service in seen.services):
+        if folder := run_folder.starting():
+            raise CliError("a mesh is starting on this machine, and not ready yet", f"Its logs: {folder}")
         raise CliError(f"nothing answers at {seen.url}", "Start it with: hostless up. Elsewhere: --url, --scheduler")
     if as_json:
         typer.echo(json.dumps(asdict(seen), indent=1))

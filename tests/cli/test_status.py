@@ -12,8 +12,8 @@ from hostless.v1 import scheduler_pb2 as pb
 from hostless.v1 import scheduler_pb2_grpc
 from services.cli.errors import CliError
 from services.cli.main import app
-from services.cli.mesh import snapshot, tables
-from services.cli.mesh.run_folder import Mesh, RunningService
+from services.cli.mesh import run_folder, snapshot, tables
+from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService
 from services.common import rpc
 from tests.cli.conftest import FakeOpenAi
 
@@ -117,6 +117,15 @@ def test_the_command_on_a_mesh_elsewhere(server: FakeOpenAi) -> None:
     result = CliRunner().invoke(app, ["status", "--url", server.url, "--scheduler", "127.0.0.1:9", "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["ready"] is True
+
+
+def test_nothing_there_yet() -> None:
+    folder = RunFolder()
+    with pytest.raises(CliError, match="starting") as caught:
+        CliRunner().invoke(app, ["status", "--scheduler", "127.0.0.1:9"], catch_exceptions=False)
+    assert str(folder.path) in caught.value.hint
+    folder.close()
+    assert run_folder.starting() is None
 
 
 def test_nothing_there() -> None:

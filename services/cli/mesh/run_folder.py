@@ -80,6 +80,12 @@ def here() -> Mesh | None:
     return find(os.environ.get("HOSTLESS_URL", "").rstrip("/").removesuffix("/v1"))
 
 
+def starting() -> Path | None:
+    """The folder of the newest run that lives and is not ready yet; None when there is none."""
+    folders = sorted(run_dir().glob("*/"), reverse=True)
+    return next((f for f in folders if _alive(f) and not (f / "mesh.json").exists()), None)
+
+
 def _read(path: Path) -> Mesh | None:
     try:
         content = json.loads(path.read_text())
