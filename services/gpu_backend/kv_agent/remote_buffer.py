@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from services.fabric.errors import StaleRegion
 from services.fabric.gate import GateKey
 from services.fabric.operations import TrafficClass
 from services.fabric.remote_region import RemoteRegion
@@ -28,6 +29,7 @@ class RemoteBuffer(PromptBuffer):
         self.blocks = place.blocks
         self._region, self._block_bytes, self._layer_bytes = region, block_bytes, block_bytes // layers
         self._first_byte, self._gate = place.first_byte, gate
+        self._open = True
         self._moving: set[asyncio.Future[None]] = set()
         mapped = region.mapped()
         self._mapped = None if mapped is None else _by_layers(mapped, place, layers, block_bytes)
@@ -37,7 +39,7 @@ class RemoteBuffer(PromptBuffer):
     async def layer_from_pages(
         self, kv_pages: LayerPages, layer: int, blocks: Sequence[int], pages: PageNumbers
     ) -> None:
-        if (mapped := self._mapped) is None:
+        if (mapped := self._in_place()) is None:
             data = np.empty((len(blocks), self._layer_bytes), np.uint8)
             await kv_pages.read_layer(layer, pages, data)
             await self.write_layer(layer, blocks, data)
@@ -47,12 +49,12 @@ class RemoteBuffer(PromptBuffer):
                 await kv_pages.read_layer(layer, pages[run], mapped[first : first + run.stop - run.start, layer])
 
     async def fetch_layer(self, layer: int, blocks: Sequence[int]) -> Blocks | None:
-        return await self.read_layer(layer, blocks) if self._mapped is None else None
+        return await self.read_layer(layer, blocks) if self._in_place() is None else None
 
     async def layer_to_pages(
         self, kv_pages: LayerPages, layer: int, blocks: Sequence[int], pages: PageNumbers, fetched: Blocks | None
     ) -> None:
-        if (mapped := self._mapped) is None:
+        if (mapped := self._in_place()) is None:
             assert fetched is not None
             await kv_pages.write_layer(layer, pages, fetched)
             return
@@ -61,7 +63,7 @@ class RemoteBuffer(PromptBuffer):
                 await kv_pages.write_layer(layer, pages[run], mapped[first : first + run.stop - run.start, layer])
 
     async def blocks_from_pages(self, kv_pages: Pages, blocks: Sequence[int], pages: PageNumbers) -> None:
-        if (mapped := self._mapped) is None:
+        if (mapped := self._in_place()) is None:
             data = np.empty((len(blocks), self._block_bytes), np.uint8)
             await kv_pages.read_into(pages, data)
             await self.write_blocks(blocks, data)
@@ -72,7 +74,7 @@ class RemoteBuffer(PromptBuffer):
                 await kv_pages.read_into(pages[run], into.reshape(len(into), -1))
 
     async def blocks_to_pages(self, kv_pages: Pages, blocks: Sequence[int], pages: PageNumbers) -> None:
-        if (mapped := self._mapped) is None:
+        if (mapped := self._in_place()) is None:
             await kv_pages.write_from(pages, await self.read_blocks(blocks))
             return
         with self._touching():
@@ -105,7 +107,7 @@ class RemoteBuffer(PromptBuffer):
     async def close(self) -> None:
         """What moves in place still, for another task, goes on to its end; then this keeps nothing mapped."""
         await self.settled()
-        self._mapped = None
+        self._open, self._mapped = False, None
         if self._gate is not None:
             self._gate.close()
         else:
@@ -120,6 +122,12 @@ class RemoteBuffer(PromptBuffer):
             self._region.verify()
             yield
             self._region.verify()
+
+    def _in_place(self) -> Blocks | None:
+        """u8[blocks, layers, layer_bytes] where this process maps it. Raises StaleRegion once this is closed."""
+        if not self._open:
+            raise StaleRegion("the buffer is closed here")
+        return self._mapped
 
     async def _gather(self, blocks: Sequence[int], layers: Sequence[int]) -> Blocks:
         into = np.empty((len(blocks), len(layers) * self._layer_bytes), np.uint8)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from services.common import paths
+from services.fabric.errors import StaleRegion
 from services.fabric.region import MemoryRegion
 from services.fabric.rights import Rights
 from services.gpu_backend.kv_agent.buffer_place import ON_DEVICE, RegionDescriptor
@@ -140,3 +141,9 @@ async def test_who_has_ended_is_let_go_of_when_engines_come_or_go_without_a_hand
         assert not arena.mapped()
         assert isinstance(buffer, RemoteBuffer)
         assert buffer._mapped is None, "garbage that is not collected yet keeps nothing mapped"
+        numbers = np.zeros(1, np.uint32)
+        for move in (buffer.blocks_from_pages, buffer.blocks_to_pages):
+            with pytest.raises(StaleRegion):
+                await move(p.prefill.kv_pages, [0], numbers)
+        with pytest.raises(StaleRegion):
+            await buffer.fetch_layer(0, [0])
