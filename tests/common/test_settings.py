@@ -65,6 +65,13 @@ def test_bad_key_or_value_is_named(argv: list[str], environ: dict[str, str], nam
         load(Example, "example", argv, environ)
 
 
+def test_those_like_an_unknown_flag_are_named() -> None:
+    with pytest.raises(SettingError, match="--prot is not a setting of example; like it: --port"):
+        load(Example, "example", ["--prot=3"], {})
+    with pytest.raises(SettingError, match="^stray is not a setting of example; --help lists every setting$"):
+        load(Example, "example", ["stray"], {})
+
+
 def test_bytes_take_a_unit() -> None:
     got = load(Example, "example", ["--room-bytes", "4GiB"], {"HOSTLESS_EXAMPLE_WRITE_LIMIT_BYTES_S": "1.5m"})
     assert got == Example(room_bytes=4 << 30, write_limit_bytes_s=3 << 19)
