@@ -97,9 +97,10 @@ def _from_flags(section: str, fields: Mapping[str, Any], argv: list[str], descri
     found, unknown = parser.parse_known_args(argv)
     if unknown:
         known = ["--" + _flag(name) for name in fields]
-        like = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=3)
+        flag = unknown[0].partition("=")[0]
+        like = difflib.get_close_matches(flag, known, n=3)
         names = f"like it: {', '.join(like)}" if like else "--help lists every setting"
-        raise SettingError(f"{unknown[0]} is not a setting of {section}; {names}")
+        raise SettingError(f"{flag} is not a setting of {section}; {names}")
     return {name: value for name, value in vars(found).items() if value is not None}
 
 

@@ -68,7 +68,7 @@ def test_bad_key_or_value_is_named(argv: list[str], environ: dict[str, str], nam
 def test_those_like_an_unknown_flag_are_named() -> None:
     with pytest.raises(SettingError, match="--prot is not a setting of example; like it: --port"):
         load(Example, "example", ["--prot=3"], {})
-    with pytest.raises(SettingError, match="^stray is not a setting of example; --help lists every setting$"):
+    with pytest.raises(SettingError, match=r"^stray is not a setting of example; --help lists every setting$"):
         load(Example, "example", ["stray"], {})
 
 
