@@ -7,6 +7,7 @@ from services.gateway.errors import invalid, not_supported
 from services.gateway.fields import Fields, check_unicode
 from services.gateway.messages import read_messages
 from services.gateway.prompts import UINT32, ChatPrompt, Prompt, read_prompts, size_of, token_ids
+from services.gateway.template_variables import read_variables
 from services.gateway.tools import Tools, read_tools
 from services.gateway.unsupported import refuse_unsupported
 
@@ -62,7 +63,7 @@ class Request:
 
 def read_chat(values: dict[str, Any], max_choices: int) -> Request:
     """Raises ApiError(400)."""
-    prompt = ChatPrompt(read_messages(values.get("messages")), read_tools(values))
+    prompt = ChatPrompt(read_messages(values.get("messages")), read_tools(values), read_variables(values))
     return _read(values, True, (prompt,), max_choices)
 
 

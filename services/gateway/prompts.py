@@ -13,10 +13,12 @@ UINT32 = 2**32 - 1
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """The messages as a JSON array, ready for a chat template, and what the model may call."""
+    """The messages as a JSON array, ready for a chat template, what the model may call, and what else the template is
+    given, as a JSON object or empty."""
 
     messages_json: str
     tools: Tools | None = None
+    variables_json: str = ""
 
 
 Prompt = ChatPrompt | str | tuple[int, ...]
@@ -27,7 +29,8 @@ def size_of(prompt: Prompt) -> int:
     if isinstance(prompt, tuple):
         return 4 * len(prompt)
     if isinstance(prompt, ChatPrompt):
-        return len(prompt.messages_json) + (len(prompt.tools.json) if prompt.tools else 0)
+        tools = len(prompt.tools.json) if prompt.tools else 0
+        return len(prompt.messages_json) + tools + len(prompt.variables_json)
     return len(prompt)
 
 

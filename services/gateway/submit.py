@@ -38,8 +38,9 @@ def _submit(request: Request, index: int, request_id: str, traceparent: str, ten
         tenant=tenant,
     )
     match request.prompts[index // request.n]:
-        case ChatPrompt(messages_json, tools):
+        case ChatPrompt(messages_json, tools, variables_json):
             submit.chat.messages_json = messages_json
+            submit.chat.variables_json = variables_json
             if tools is not None:
                 submit.chat.tools_json = tools.json
                 if tools.call is not None:

@@ -41,7 +41,6 @@ _CHAT: dict[str, tuple[Neutral, str]] = {
     "prediction": (_empty, "omit it"),
     "web_search_options": (lambda value: False, "omit it"),
     "chat_template": (_empty, "omit it; the model's own template is used"),
-    "chat_template_kwargs": (_empty, "omit it or send {}"),
     "echo": (_is(False), "omit it or send false"),
 }
 _TEXT: dict[str, tuple[Neutral, str]] = {

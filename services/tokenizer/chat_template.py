@@ -35,10 +35,17 @@ class ChatTemplate:
         """Whether it reads a variable that it is given from outside."""
         return variable in self._variables
 
-    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
-        """The prompt, ready for the assistant's turn. Raises RequestError with the template's own message."""
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt, ready for the assistant's turn. `variables` give way to what templates are always given. Raises
+        RequestError with the template's own message."""
+        always = {"messages": messages, "tools": tools, "add_generation_prompt": True, **self._special}
         try:
-            return self._template.render(messages=messages, tools=tools, add_generation_prompt=True, **self._special)
+            return self._template.render({**(variables or {}), **always})
         except jinja2.TemplateError as error:
             raise invalid(f"the model's chat template refused the messages: {error}", "messages") from error
         except Exception as error:  # the template's own fault or the messages': either way this request is at an end

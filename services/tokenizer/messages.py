@@ -38,6 +38,17 @@ def parse_tools(text: str) -> list[dict[str, Any]] | None:
     return tools
 
 
+def parse_variables(text: str) -> dict[str, Any]:
+    """What else a gateway gives to the chat template. Raises RequestError."""
+    try:
+        variables = json.loads(text or "{}")
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise invalid(f"chat_template_kwargs is not valid JSON: {error}", "chat_template_kwargs") from error
+    if not isinstance(variables, dict):
+        raise invalid("chat_template_kwargs must be an object", "chat_template_kwargs")
+    return variables
+
+
 def _check(message: Any, where: str) -> None:
     if not isinstance(message, dict):
         raise invalid(f"{where} must be an object", where)

@@ -14,7 +14,7 @@ from services.tokenizer.control_guard import ControlGuard
 from services.tokenizer.detokenize import TokenText
 from services.tokenizer.encoder import Encoder, TokenIds
 from services.tokenizer.errors import invalid
-from services.tokenizer.messages import parse_messages, parse_tools
+from services.tokenizer.messages import parse_messages, parse_tools, parse_variables
 from services.tokenizer.sampling_defaults import SamplingDefaults, of_folder
 from services.tokenizer.tokenizer_json import read_json
 from services.tokenizer.tool_formats import Opening, opening
@@ -93,9 +93,12 @@ class ModelText:
         if tools or any("tool_calls" in message or message["role"] == "tool" for message in messages):
             template, messages = self._tools_template, self._tool_use.prepare(messages)
         begun = self.opening(chat)
+        given = parse_variables(chat.variables_json).items()
         try:
             protected = [self._protect(message, mark) for message in messages]
-            rendered = template.render(protected, self._guard.protect(tools, mark)) + (begun.text if begun else "")
+            variables = {name: self._guard.protect(value, mark) for name, value in given}
+            rendered = template.render(protected, self._guard.protect(tools, mark), variables)
+            rendered += begun.text if begun else ""
             self._check_length(rendered.replace(mark, ""), most)  # UnicodeEncodeError: JSON can spell what is no text
             return self._begin(self._guard.encode(rendered, mark, self.encoder))
         except RecursionError as error:

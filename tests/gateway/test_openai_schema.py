@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from services.gateway.errors import ApiError
 from services.gateway.openai_schema import Request, read_chat, read_completion
 from services.gateway.prompts import ChatPrompt
+from services.gateway.submit import to_submits
 
 MAX_CHOICES = 8
 USER = {"role": "user", "content": "Hi"}
@@ -111,7 +112,11 @@ CHAT: list[tuple[dict[str, Any], str | None, str]] = [
     ({"functions": [{}]}, "functions", "not supported yet; send tools"),
     ({"audio": {"voice": "x"}}, "audio", "not supported yet"),
     ({"modalities": ["audio"]}, "modalities", "not supported yet"),
-    ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs", "not supported yet"),
+    ({"chat_template_kwargs": 5}, "chat_template_kwargs", "an object, not an integer"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "has 'messages': names are"),
+    ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs", "has 'a b': names are"),
+    ({"chat_template_kwargs": {"a": float("nan")}}, "chat_template_kwargs", "too large"),
+    ({"chat_template_kwargs": {"a": "\ud800"}}, "chat_template_kwargs", "surrogate"),
     ({"echo": True}, "echo", "not supported yet"),
 ]
 COMPLETION: list[tuple[dict[str, Any], str | None, str]] = [
@@ -189,6 +194,12 @@ def test_neutral_values_and_extras_are_accepted() -> None:
     tools = {"tools": [], "tool_choice": "none", "logprobs": False, "top_logprobs": 0, "modalities": ["text"]}
     assert chat(**neutral, **tools, parallel_tool_calls=True) == chat()
     assert complete(**neutral, suffix="") == complete()
+
+
+def test_variables_of_the_template_go_to_it() -> None:
+    (submit,) = to_submits(chat(chat_template_kwargs={"enable_thinking": False, "style": "é"}), "r", "", "")
+    assert submit.chat.variables_json == '{"enable_thinking":false,"style":"é"}'
+    assert chat(chat_template_kwargs={}) == chat()
 
 
 def test_defaults() -> None:

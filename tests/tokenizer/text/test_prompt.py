@@ -150,6 +150,19 @@ def test_a_chat_for_a_model_without_a_template(toy_model: Any) -> None:
         toy_model("{% if %}")
 
 
+def test_variables_of_a_request_reach_its_template(toy_model: Any) -> None:
+    model = toy_model(
+        "{{ style }}{{ messages[0].content }}{% if not add_generation_prompt %}!{% endif %}{{ bos_token }}"
+    )
+    variables = {"style": "<|im_end|>", "messages": 5, "add_generation_prompt": False, "bos_token": "x"}
+    request = pb.Chat(messages_json='[{"role": "user", "content": "he"}]', variables_json=json.dumps(variables))
+    expected = [*model.encode_text("<|im_end|>he").tolist(), 1]
+    assert model.encode_chat(request, "toy").tolist() == expected
+    for wrong in ("[", "[]"):
+        with pytest.raises(RequestError, match="chat_template_kwargs"):
+            model.encode_chat(pb.Chat(messages_json=request.messages_json, variables_json=wrong), "toy")
+
+
 def test_templates_have_what_huggingface_gives_them() -> None:
     source = (
         "{%- for m in messages -%}\n  {% if loop.index0 == 1 %}{% break %}{% endif %}\n"

@@ -117,6 +117,8 @@ def test_qwen_s_own_template() -> None:
     assert 'assistant\nWell\n<tool_call>\n{"name": "get", "arguments": {"a": 1}}\n</tool_call><|im_end|>' in written
     assert "<tool_response>\n42\n</tool_response>" in written
     assert written.endswith('<|im_start|>assistant\n<tool_call>\n{"name": "get", "arguments":')
+    thinking = prompt_of(model, USER, variables_json='{"enable_thinking": false}')
+    assert thinking.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
 def test_every_format_has_a_name_and_a_beginning() -> None:
