@@ -16,7 +16,7 @@ END_S = 5.0
 
 class DeviceLayers(LayerCounters):
     """The agent's verbs. Steps read the words where they lie, and write the tables, which a thread of this object reads
-    from `listen(hear)` to `listen(None)`."""
+    from `listen(hear)` to `listen(None)`. Then another may listen."""
 
     def __init__(self, memory: NDArray[np.uint8], offset: int, lanes: int, tables: PassTables) -> None:
         """memory, offset: of layers_ready, u64[lanes], which the GPU maps."""
@@ -31,6 +31,9 @@ class DeviceLayers(LayerCounters):
     def listen(self, hear: Hear | None) -> None:
         super().listen(hear)
         if hear is not None:
+            assert self._watching is None, "one listens at a time"
+            self._leaves.clear()
+            self._under_way.clear()
             self._watching = threading.Thread(target=self._watch, name="kv-layers", daemon=True)
             self._watching.start()
             return
@@ -38,6 +41,8 @@ class DeviceLayers(LayerCounters):
         self._under_way.set()
         if self._watching is not None:
             self._watching.join(END_S)
+            if not self._watching.is_alive():
+                self._watching = None
         for lane in range(self._lanes):  # nobody brings what steps wait for
             if self.word(lane) & _scheduler.LAYERS_OPEN:
                 self.fail(lane)

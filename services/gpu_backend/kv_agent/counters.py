@@ -14,7 +14,7 @@ class AgentCounters:
     blocks_loaded: int = 0
     bytes_loaded: int = 0
     blocks_reused: int = 0
-    """That were held, and so not loaded."""
+    """That were held, and brought from there instead."""
     blocks_stored: int = 0
     bytes_stored: int = 0
     blocks_existing: int = 0

@@ -47,7 +47,6 @@ class Load:
     held: int
     loaded: int = 0
     read: int = 0  # of them here, from the store
-    reused: int = 0  # of them from what is held here
     unwanted: bool = False
 
     @property
@@ -148,7 +147,8 @@ class Loader:
                 if sources and self._others:
                     end = sources[-1].end
                     await self._others.bring(load.order, load.pages, sources, lambda: self._answer_with(load, end))
-                    await self._hold_all(load, buffer)
+                    self._counters.blocks_reused += len(run)
+                    await self._hold_all(load, buffer, len(run))
                 span.set_attributes({"blocks": load.loaded, "asked": len(load.pages)})
         except StoreUnavailable as error:
             self._health.failed(error)
@@ -167,7 +167,6 @@ class Loader:
             async with self._lease(load) as hit:
                 count = min(hit.hit, len(load.keys)) - len(run)
                 load.read = await self._read(hit.lease_id, len(run), count, buffer) if count > 0 else 0
-        load.reused = len(run)
         if load.read:
             sources.append(LoadedHere(buffer.by_layers(load.read, self._layers), len(run)))
         return sources
@@ -178,7 +177,7 @@ class Loader:
             if load.unwanted:
                 return
             await self._write(load, run.block(at)[None], KvLink.HELD_PREFILL_PAGES)
-            load.reused += 1
+            self._counters.blocks_reused += 1
         if load.unwanted or not self._needs_store(load, load.loaded):
             return
         async with self._lease(load) as hit:
@@ -213,9 +212,10 @@ class Loader:
     def _hold(self, load: Load, at: int, block: Blocks) -> None:
         self._held.put(load.keys[at], load.keys[at - 1] if at else None, block)
 
-    async def _hold_all(self, load: Load, buffer: LoadBuffer) -> None:
+    async def _hold_all(self, load: Load, buffer: LoadBuffer, first: int) -> None:
+        """What was read, which begins at block `first`."""
         for at in range(load.read):
-            self._hold(load, load.reused + at, buffer.block(at))
+            self._hold(load, first + at, buffer.block(at))
             await asyncio.sleep(0)  # the event loop is shared
 
     async def _with_rest(self, load: Load, sources: list[Source]) -> list[Source]:
@@ -262,5 +262,4 @@ class Loader:
         self._orders.answer_load(load.order, load.loaded)
         self._counters.blocks_loaded += load.read
         self._counters.bytes_loaded += load.read * self._kv_pages.block_bytes
-        self._counters.blocks_reused += load.reused
         self._counters.loads_short += load.loaded < len(load.pages)

@@ -17,7 +17,7 @@ from services.gpu_backend.kv_agent import AgentCounters, AgentSettings, HostPage
 from services.gpu_backend.kv_agent.handover import Handover
 from services.gpu_backend.kv_agent.layer_sender import LayerSender
 from services.gpu_backend.kv_agent.remote_buffer import RemoteBuffer
-from services.gpu_backend.kv_agent.sources import LoadedHere, LoadedThere
+from services.gpu_backend.kv_agent.sources import HeldHere, LoadedHere, LoadedThere
 from services.gpu_backend.layers import LayerCounters, Pass
 from services.gpu_backend.settings import BackendSettings
 from tests.fabric.conformance.benches import BENCHES, Bench
@@ -374,3 +374,23 @@ class Fetches:
 
     async def _nothing(self, layer: int) -> None:
         return
+
+
+async def test_held_blocks_count_as_reused_once_they_are_brought(
+    spawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(source: HeldHere, layer: int) -> Any:
+        raise OSError("it does not come")
+
+    store = await spawn()
+    async with one_by_one(store.address, tmp_path, held_bytes=1 << 24) as o:
+        tokens, counters = prompt(200, 3), o.prefill.agent.counters
+        await o.stored(tokens, 3)
+        assert await o.ask(tokens, NEW, 3) == alone(tokens, NEW)
+        assert (counters.blocks_loaded, counters.blocks_reused) == (3, 0)
+        with monkeypatch.context() as m:
+            m.setattr(HeldHere, "fetch", broken)
+            assert await o.ask(tokens, NEW, 3, cached=0) == alone(tokens, NEW)
+        assert counters.blocks_reused == 0
+        assert await o.ask(tokens, NEW, 3) == alone(tokens, NEW)
+        assert (counters.blocks_loaded, counters.blocks_reused) == (3, 3)
