@@ -1,46 +1,26 @@
 """Client of the KV store: look chains up, read blocks into one's own memory, write blocks into the store's."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
-
-import grpc
+from typing import Self
 
 from hostless.v1 import kvstore_pb2 as pb
-from hostless.v1 import kvstore_pb2_grpc
 from hostless.v1.fabric_pb2 import RegionDescriptor
-from services.common import rpc
 from services.common.lane.shortcut import Shortcut
 from services.fabric.errors import FabricError
 from services.fabric.remote_region import RemoteRegion
 from services.fabric.transports import open_region
 from services.kvstore.block import Block
+from services.kvstore.calls import FREE_S, Calls
 from services.kvstore.write_batch import StoreUnavailable, WriteBatch
 
 StoredBlock = pb.StoredBlock
 StoreStats = pb.StatsReply
 
 __all__ = ["Block", "Hit", "Readout", "StoreClient", "StoreStats", "StoreUnavailable", "StoredBlock", "WriteBatch"]
-
-T = TypeVar("T")
-
-FREE_S = 5.0
-"""Deadline of a release or abort, and of an answer that comes too late for its caller but holds something to release or
-abort. When it is missed, the store frees by itself after the lease or ticket time."""
-
-_AWAY = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.INTERNAL,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +52,10 @@ class StoreClient:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._channel = rpc.channel(address)
-        self._stub = kvstore_pb2_grpc.KvStoreStub(self._channel)
+        self._calls = Calls(address)
+        self._stub = self._calls.stub
         self._write_region: RemoteRegion | None = None
         self._opening = asyncio.Lock()
-        self._freeing: set[asyncio.Task[None]] = set()
         self._lane = Shortcut(address, "hostless.v1.KvStore/Lookups", self._unwanted)
 
     async def lookup(self, keys: Sequence[bytes], ttl_s: float = 0.0, timeout_s: float = 1.0) -> Hit:
@@ -126,16 +105,16 @@ class StoreClient:
             slice_bytes=part[1],
             stride=stride,
         )
-        reply = await self._call(self._stub.Read, request, timeout_s)
+        reply = await self._calls.call(self._stub.Read, request, timeout_s)
         return Readout(reply.blocks, reply.reason)
 
     async def release(self, lease_id: int, timeout_s: float = FREE_S) -> None:
         """Idempotent."""
-        await self._call(self._stub.Release, pb.ReleaseRequest(lease_id=lease_id), timeout_s)
+        await self._calls.call(self._stub.Release, pb.ReleaseRequest(lease_id=lease_id), timeout_s)
 
     def release_later(self, lease_id: int) -> None:
         """Releases in the background, so that a cancelled or late caller does not wait for it."""
-        self._free(self.release(lease_id))
+        self._calls.free(self.release(lease_id))
 
     @asynccontextmanager
     async def write(self, blocks: Sequence[Block], timeout_s: float = 1.0) -> AsyncIterator[WriteBatch]:
@@ -150,46 +129,46 @@ class StoreClient:
             )
             for block in blocks
         ]
-        begin = self._call(self._stub.Begin, pb.BeginRequest(blocks=heads), timeout_s + FREE_S)
-        reply = await self._in_time(begin, timeout_s, self._abort)
+        begin = self._calls.call(self._stub.Begin, pb.BeginRequest(blocks=heads), timeout_s + FREE_S)
+        reply = await self._calls.in_time(begin, timeout_s, self._abort)
         try:
             region = await self._region(reply.region)
         except BaseException as error:
-            self._free(self._abort(reply))
+            self._calls.free(self._abort(reply))
             if isinstance(error, FabricError):
                 raise StoreUnavailable(f"the store's write buffer: {error}") from error
             raise
 
         async def commit(request: pb.CommitRequest, timeout_s: float) -> pb.CommitReply:
-            return await self._call(self._stub.Commit, request, timeout_s)
+            return await self._calls.call(self._stub.Commit, request, timeout_s)
 
         batch = WriteBatch(blocks, reply.tickets, region, commit)
         try:
             yield batch
         finally:
             if left := batch.open_tickets():
-                self._free(self._abort_tickets(left))
+                self._calls.free(self._abort_tickets(left))
 
     async def stats(self, timeout_s: float = 5.0) -> pb.StatsReply:
-        return await self._call(self._stub.Stats, pb.StatsRequest(), timeout_s)
+        return await self._calls.call(self._stub.Stats, pb.StatsRequest(), timeout_s)
 
     async def drain(self, timeout_s: float, resume: bool = False) -> tuple[int, int]:
         """No new leases and blocks from now on; or, to `resume`, again. Returns the leases and the writers' places that
         have not ended within the time."""
         request = pb.StoreDrainRequest(timeout_ms=int(timeout_s * 1000), resume=resume)
-        reply = await self._call(self._stub.Drain, request, timeout_s + 5.0)
+        reply = await self._calls.call(self._stub.Drain, request, timeout_s + 5.0)
         return reply.leases, reply.tickets
 
     async def keep(self, keys: Sequence[bytes], let_go: bool = False, timeout_s: float = 5.0) -> int:
         """Keeps the stored run of `keys` from eviction, as far as the store allows; or lets it go. Returns how many."""
-        reply = await self._call(self._stub.Keep, pb.KeepRequest(keys=b"".join(keys), let_go=let_go), timeout_s)
+        reply = await self._calls.call(self._stub.Keep, pb.KeepRequest(keys=b"".join(keys), let_go=let_go), timeout_s)
         return int(reply.blocks)
 
     async def blocks(self, timeout_s: float = 5.0) -> AsyncIterator[pb.StoredBlock]:
         """All that is stored, in no order; what comes and goes meanwhile may be missed."""
         request = pb.ListRequest()
         while True:
-            reply = await self._call(self._stub.List, request, timeout_s)
+            reply = await self._calls.call(self._stub.List, request, timeout_s)
             for block in reply.blocks:
                 yield block
             if not reply.next:
@@ -200,7 +179,7 @@ class StoreClient:
         """Has the store read all its blocks, and drop the broken ones. A reply a few hundred MB."""
         request = pb.VerifyRequest()
         while True:
-            reply = await self._call(self._stub.Verify, request, timeout_s)
+            reply = await self._calls.call(self._stub.Verify, request, timeout_s)
             yield reply
             if not reply.next:
                 return
@@ -208,13 +187,11 @@ class StoreClient:
 
     async def collect(self, free_bytes: int, timeout_s: float = 60.0) -> pb.CollectReply:
         """Evicts until so many bytes are free, or nothing more may go."""
-        return await self._call(self._stub.Collect, pb.CollectRequest(free_bytes=free_bytes), timeout_s)
+        return await self._calls.call(self._stub.Collect, pb.CollectRequest(free_bytes=free_bytes), timeout_s)
 
     async def close(self) -> None:
         await self._lane.close()
-        if self._freeing:
-            await asyncio.wait(self._freeing, timeout=FREE_S)
-        await self._channel.close()
+        await self._calls.close()
         if self._write_region is not None:
             self._write_region.close()
 
@@ -231,19 +208,19 @@ class StoreClient:
         try:
             answer = await self._lane.ask(request.SerializeToString(), timeout_s)
         except TimeoutError:
-            raise StoreUnavailable(f"store {self.address}: DEADLINE_EXCEEDED on the lane") from None
+            raise self._calls.unavailable("DEADLINE_EXCEEDED on the lane") from None
         if answer is None:
-            lookup = self._call(self._stub.Lookup, request, timeout_s + FREE_S)
-            reply = await self._in_time(lookup, timeout_s, self._let_go)
+            lookup = self._calls.call(self._stub.Lookup, request, timeout_s + FREE_S)
+            reply = await self._calls.in_time(lookup, timeout_s, self._let_go)
             self._lane.offer(reply.lane_port)
             return reply
         reply = pb.LookupReply.FromString(answer)
         if reply.refusal:
-            raise StoreUnavailable(f"store {self.address}: {reply.refusal}")
+            raise self._calls.unavailable(reply.refusal)
         return reply
 
     def _unwanted(self, answer: bytes) -> None:
-        self._free(self._let_go(pb.LookupReply.FromString(answer)))
+        self._calls.free(self._let_go(pb.LookupReply.FromString(answer)))
 
     async def _let_go(self, reply: pb.LookupReply) -> None:
         if reply.lease_id:
@@ -254,25 +231,7 @@ class StoreClient:
 
     async def _abort_tickets(self, ticket_ids: list[int]) -> None:
         if ticket_ids:
-            await self._call(self._stub.Abort, pb.AbortRequest(ticket_ids=ticket_ids), FREE_S)
-
-    async def _in_time(
-        self, call: Coroutine[Any, Any, T], timeout_s: float, give_back: Callable[[T], Coroutine[Any, Any, None]]
-    ) -> T:
-        """What the call answers, which goes to `give_back` where it comes too late, or its caller went away."""
-        asked = asyncio.create_task(call)
-
-        async def late() -> None:
-            await give_back(await asked)
-
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(asked)
-        except (TimeoutError, asyncio.CancelledError) as error:
-            self._free(late())
-            if isinstance(error, TimeoutError):
-                raise StoreUnavailable(f"store {self.address}: DEADLINE_EXCEEDED") from None
-            raise
+            await self._calls.call(self._stub.Abort, pb.AbortRequest(ticket_ids=ticket_ids), FREE_S)
 
     async def _region(self, descriptor: RegionDescriptor) -> RemoteRegion:
         async with self._opening:
@@ -282,22 +241,3 @@ class StoreClient:
                 self._write_region = None
                 self._write_region = await asyncio.to_thread(open_region, descriptor)
             return self._write_region
-
-    def _free(self, call: Coroutine[Any, Any, object]) -> None:
-        async def attempt() -> None:
-            try:
-                await call
-            except StoreUnavailable:
-                return  # the store frees by itself
-
-        task = asyncio.create_task(attempt())
-        self._freeing.add(task)
-        task.add_done_callback(self._freeing.discard)
-
-    async def _call(self, method: Callable[..., Awaitable[T]], request: object, timeout_s: float) -> T:
-        try:
-            return await method(request, timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            if error.code() in _AWAY:
-                raise StoreUnavailable(f"store {self.address}: {error.code().name}: {error.details()}") from error
-            raise

@@ -17,6 +17,7 @@ import numpy as np
 from services.kvstore._index import BlockIndex
 from services.kvstore.block import BadBlock, Block, Stored
 from services.kvstore.engines import StorageEngine, Write
+from services.kvstore.removals import Removals
 
 log = logging.getLogger(__name__)
 
@@ -78,15 +79,15 @@ class Disk:
         self.engine, self.limits = engine, limits
         self.index = BlockIndex(limits.capacity, int(limits.capacity * limits.root_share))
         self.counters = Counters()
-        self._removing: dict[bytes, asyncio.Future[list[OSError | None]]] = {}
         self._puts = ThreadPoolExecutor(PUTS, "kvstore-put")
         self._removes = ThreadPoolExecutor(1, "kvstore-remove")
+        self._removals = Removals(self._removes, engine.remove)
 
     async def open(self) -> None:
         scan = await self._on(self._removes, self.engine.scan)
         unwanted = self.index.rebuild(self._records(scan.blocks))
         self.counters.blocks_corrupt += scan.broken
-        await self.remove(unwanted)
+        await self._removals.remove(unwanted)
         log.info(
             "store opened",
             extra={
@@ -124,10 +125,11 @@ class Disk:
             else:
                 rooms[at] = got
                 coming[write.block.key] = got.root, write.block.position
+        outcomes: list[Exception | None] = []
         try:
             if rooms:
-                await self.remove(evicted)
-                await self._gone([room.write.block.key for room in rooms.values()])
+                await self._removals.remove(evicted)
+                await self._removals.gone([room.write.block.key for room in rooms.values()])
                 todo = [room.write for room in rooms.values()]
                 outcomes = await self._on(self._puts, lambda: self.engine.put(todo))
                 for at, outcome in zip(rooms, outcomes, strict=True):
@@ -140,8 +142,8 @@ class Disk:
         for at, room in rooms.items():
             if room in orphans:
                 reasons[at] = "no parent"
-        await self.remove([room.write.block.key for room in reversed(orphans)])
-        if any(isinstance(outcome, OSError) and _is_full(outcome) for outcome in outcomes) if rooms else False:
+        await self._removals.remove([room.write.block.key for room in reversed(orphans)])
+        if any(isinstance(outcome, OSError) and _is_full(outcome) for outcome in outcomes):
             await self.free(max(self.index.stored // FULL_SHARE, *(room.size for room in rooms.values())))
         return reasons
 
@@ -152,7 +154,7 @@ class Disk:
             root = self.index.root_of(parent, position)
             if key in self.index:
                 continue
-            if key in self._removing or root is None or not self.index.may_follow(parent, position):
+            if key in self._removals or root is None or not self.index.may_follow(parent, position):
                 break
             size, pins = self.engine.footprint(length), self.index.pin_run(parent if position else b"")
             room = self.index.reserve(size, root)
@@ -164,14 +166,14 @@ class Disk:
             self.index.add(key, parent, position, length, size)
             self.counters.blocks_adopted += 1
         self.counters.blocks_evicted += len(evicted)
-        await self.remove(evicted)
+        await self._removals.remove(evicted)
 
     async def lose(self, key: bytes, why: Exception) -> None:
         """A load found the block broken: drops it with all that hangs on it."""
         log.warning("a block is lost", extra={"key": key.hex(), "reason": str(why)})
         if lost := self.index.drop(key):
             self.counters.blocks_corrupt += 1
-            await self.remove(lost)
+            await self._removals.remove(lost)
 
     async def relieve(self) -> None:
         """Evicts down to the low mark when the high one is passed, so that writers find room that is free already."""
@@ -183,28 +185,8 @@ class Disk:
         """Evicts `size` bytes or a little more, if it is there to evict. Returns how many blocks went."""
         evicted = self.index.evict(size) if size > 0 else []
         self.counters.blocks_evicted += len(evicted)
-        await self.remove(evicted)
+        await self._removals.remove(evicted)
         return len(evicted)
-
-    async def remove(self, keys: Sequence[bytes]) -> None:
-        """Takes blocks off the disk that the index has let go. What can't be removed comes back to the index at the
-        next start; until then it is only lost room."""
-        if not keys:
-            return
-        removal = asyncio.get_running_loop().run_in_executor(self._removes, self.engine.remove, keys)
-        self._removing.update(dict.fromkeys(keys, removal))
-        removal.add_done_callback(lambda removal: self._removed(keys, removal))
-        await asyncio.shield(removal)  # it goes on when a caller of ours goes away
-
-    def _removed(self, keys: Sequence[bytes], removal: asyncio.Future[list[OSError | None]]) -> None:
-        for key in keys:
-            if self._removing.get(key) is removal:
-                del self._removing[key]
-        if removal.cancelled() or removal.exception():
-            return
-        for key, error in zip(keys, removal.result(), strict=True):
-            if error is not None:
-                log.error("a block could not be removed", extra={"key": key.hex(), "reason": str(error)})
 
     async def close(self) -> None:
         await self._on(self._removes, self.engine.close)
@@ -254,12 +236,6 @@ class Disk:
         if isinstance(outcome, BadBlock):
             return str(outcome)
         raise outcome
-
-    async def _gone(self, keys: Sequence[bytes]) -> None:
-        """Returns when none of these is being removed."""
-        for key in keys:
-            while (removal := self._removing.get(key)) is not None:
-                await asyncio.wait((removal,))
 
     def _records(self, blocks: Sequence[Stored]) -> bytes:
         records = np.zeros(len(blocks), _RECORD)

@@ -63,7 +63,7 @@ def start(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManage
             rpc.serve("127.0.0.1:0", service.register, [NAME], grace_s=0) as server,
             StoreClient(f"127.0.0.1:{server.port}") as client,
         ):
-            await rpc.wait_ready(client._channel, 20)
+            await rpc.wait_ready(client._calls.channel, 20)
             yield Running(client, service)
             service._disk.index.check()
 

@@ -62,7 +62,7 @@ async def test_no_read_that_cannot_be_costs_a_block(start: Any, tools: Any, regi
     blocks = tools.chain(6)
     async with start(engine) as store:
         await tools.put(store.client, blocks)
-        stub = kvstore_pb2_grpc.KvStoreStub(store.client._channel)
+        stub = kvstore_pb2_grpc.KvStoreStub(store.client._calls.channel)
         hit = await store.client.lookup(keys(blocks), 30)
         right = {"lease_id": hit.lease_id, "count": 1, "block_bytes": LENGTH, "target": region.descriptor()}
         for changed in READS:
@@ -83,7 +83,7 @@ async def test_other_calls_with_what_is_none(start: Any, tools: Any, engine: Sto
     good = {"key": blocks[0].key, "parent": blocks[0].parent, "bytes": LENGTH, "tokens": range(64)}
     async with start(engine) as store:
         await tools.put(store.client, blocks)
-        stub = kvstore_pb2_grpc.KvStoreStub(store.client._channel)
+        stub = kvstore_pb2_grpc.KvStoreStub(store.client._calls.channel)
         for wrong in ({"key": b""}, {"parent": b"x"}, {"bytes": 0}, {"bytes": U32}, {"tokens": []}, {"position": U32}):
             reply = await stub.Begin(pb.BeginRequest(blocks=[pb.BlockHead(**{**good, **wrong})]), timeout=20)
             assert reply.tickets[0].ticket_id == 0

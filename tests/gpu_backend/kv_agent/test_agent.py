@@ -32,7 +32,7 @@ async def test_what_was_stored_is_loaded_byte_for_byte(spawn: Any, rig: Any) -> 
         counters = r.agent.counters
         assert (counters.loads, counters.loads_short) == (1, 0)
         assert (counters.blocks_loaded, counters.bytes_loaded) == (20, 20 * BLOCK_BYTES)
-        await until(lambda: not r.client._freeing)
+        await until(lambda: not r.client._calls.freeing)
         stats = await r.client.stats()
         assert (stats.blocks, stats.leases, stats.tickets) == (20, 0, 0)
 

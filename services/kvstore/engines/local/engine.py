@@ -8,7 +8,6 @@ import errno
 import itertools
 import logging
 import mmap
-import os
 import queue
 import threading
 import time
@@ -16,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.kvstore import _segments
-from services.kvstore.block import BadBlock, Stored
+from services.kvstore.block import Stored
 from services.kvstore.engines import Read, Scan, Write
-from services.kvstore.engines.local import holes, recovery
+from services.kvstore.engines.local import checks, holes, recovery
 from services.kvstore.engines.local import record as on_disk
 from services.kvstore.engines.local import segment as files
 from services.kvstore.engines.local.appending import PACED_BYTES, Lane, Outcomes
@@ -93,7 +92,7 @@ class LocalEngine:
         return []
 
     def put(self, writes: Sequence[Write]) -> Outcomes:
-        outcomes: Outcomes = [_unfit(write) for write in writes]
+        outcomes: Outcomes = [checks.unfit(write) for write in writes]
         fit = [at for at, outcome in enumerate(outcomes) if outcome is None]
         if not fit:
             return outcomes
@@ -113,15 +112,15 @@ class LocalEngine:
 
     def load(self, reads: Sequence[Read]) -> list[Exception | None]:
         with self._places.using([read.key for read in reads]) as places:
-            outcomes: list[Exception | None] = [_no_slice(*pair) for pair in zip(reads, places, strict=True)]
+            outcomes: list[Exception | None] = [checks.no_slice(*pair) for pair in zip(reads, places, strict=True)]
             asked = [
                 (at, read, place)
                 for at, (read, place) in enumerate(zip(reads, places, strict=True))
                 if place is not None and outcomes[at] is None
             ]
-            results = self.channels.read([_request(read, place) for _, read, place in asked])
+            results = self.channels.read([checks.request(read, place) for _, read, place in asked])
             for (at, _, place), result in zip(asked, results, strict=True):
-                outcomes[at] = _loss(result, place)
+                outcomes[at] = checks.loss(result, place)
         return outcomes
 
     def remove(self, keys: Sequence[bytes]) -> list[OSError | None]:
@@ -239,41 +238,4 @@ class LocalEngine:
     def _whole(self, place: Place, key: bytes, length: int) -> bool:
         """Reads a block into memory of our own and verifies it."""
         with mmap.mmap(-1, length) as scratch, memoryview(scratch) as into:
-            return self.channels.read([_request(Read(key, length, 0, into), place)]) == [_segments.DONE]
-
-
-def _loss(result: int, place: Place) -> Exception | None:
-    """What to say of a read. EIO is for good; of other errors a later read may know nothing."""
-    if result == _segments.DONE:
-        return None
-    if result == _segments.NOT_THERE:
-        return BadBlock("another block lies there, or none")
-    if result == _segments.WRONG_BYTES:
-        return BadBlock("payload checksum differs")
-    if result == errno.EIO:
-        return BadBlock("the disk can't read it")
-    return OSError(result, os.strerror(result), str(place.segment.path))
-
-
-def _request(read: Read, place: Place) -> tuple[int, int, int, bytes, int, memoryview]:
-    identity = on_disk.identity(read.key, read.length, place.segment.nonce, place.offset)
-    return (*place.segment.file, place.offset, identity, read.offset, read.into)
-
-
-def _unfit(write: Write) -> BadBlock | None:
-    length = write.block.length
-    if not 0 < length <= _segments.LARGEST_BLOCK:
-        return BadBlock(f"a block of {length} bytes; here they have 1 to {_segments.LARGEST_BLOCK}")
-    if write.data.nbytes != length:
-        return BadBlock(f"payload of {write.data.nbytes} bytes, not {length}")
-    return None
-
-
-def _no_slice(read: Read, place: Place | None) -> BadBlock | None:
-    if place is None:
-        return BadBlock("it is gone")
-    if on_disk.footprint(read.length) != place.end - place.offset:
-        return BadBlock("another block lies there")
-    if not 0 < read.into.nbytes <= read.length - read.offset or read.offset < 0:
-        return BadBlock(f"bytes {read.offset} to {read.offset + read.into.nbytes} of a block of {read.length}")
-    return None
+            return self.channels.read([checks.request(Read(key, length, 0, into), place)]) == [_segments.DONE]
