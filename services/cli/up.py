@@ -1,6 +1,7 @@
 """`hostless up`: the whole mesh on this machine, in the foreground."""
 
 import asyncio
+import contextlib
 import os
 import shlex
 import shutil
@@ -108,7 +109,8 @@ def up(
     asked = given.read(context.args, [name for option in context.command.params for name in option.opts])
     _check_command(asked.command)
     count = prefill + decode or engines
-    [chosen] = [port] if port else ports.free_ports(1, host)
+    kept = contextlib.ExitStack()  # free ports, until this process ends: a service that starts again finds its own
+    [chosen] = [port] if port else kept.enter_context(ports.free_ports(1, host))
     options = MeshOptions(
         host=host,
         port=chosen,
@@ -125,7 +127,7 @@ def up(
         grace_s=grace,
         log_level=log_level.value,
     )
-    inner = _inner_ports(options, base_port)
+    inner = _inner_ports(options, base_port, kept)
     ports.require_free(host, options.port, "of the gateway, --port")
     plans = given.add(mesh_plan(options, inner), asked)
     check(plans)
@@ -138,6 +140,7 @@ def up(
         raise CliError(f"{error.name} {error}", f"The end of {folder.log(error.name)}:\n{tail}") from None
     finally:
         folder.close()
+        kept.close()
     raise typer.Exit(code)
 
 
@@ -199,10 +202,10 @@ def _running(member: Member, folder: RunFolder) -> RunningService:
     return RunningService(plan.name, member.child.pid, plan.address, plan.metrics, log, member.restarts)
 
 
-def _inner_ports(options: MeshOptions, base_port: int) -> list[int]:
+def _inner_ports(options: MeshOptions, base_port: int, kept: contextlib.ExitStack) -> list[int]:
     count = ports_needed(options)
     if not base_port:
-        return ports.free_ports(count, HOST)
+        return kept.enter_context(ports.free_ports(count, HOST))
     inner = list(range(base_port, base_port + count))
     for port in inner:
         ports.require_free(HOST, port, f"of {count} from --base-port {base_port} on")

@@ -18,7 +18,7 @@ from services.cli.mesh.checks import SETTINGS
 from services.cli.mesh.plan import HOST, MeshOptions, ServicePlan, mesh_plan, ports_needed
 from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService
 from services.cli.mesh.supervisor import Backoff
-from services.common import settings
+from services.common import rpc, settings
 from services.gpu_backend.settings import BackendSettings
 
 
@@ -135,17 +135,35 @@ def test_a_taken_port_is_named_before_anything_starts(taken: int, monkeypatch: p
         assert f"(pid {os.getpid()})" in str(result.exception)
 
 
+def test_the_holder_is_found_whatever_files_close_meanwhile() -> None:
+    lower, s = os.open(os.devnull, os.O_RDONLY), socket.socket()
+    with s:
+        s.bind((HOST, 0))
+        s.listen(1)
+        os.close(lower)  # by which the list of files is read next: it is gone when looked at, before the socket
+        assert f"(pid {os.getpid()})" in ports.holder(s.getsockname()[1])
+
+
 def test_not_a_port() -> None:
     with pytest.raises(CliError, match="70000 is not a port"):
         ports.require_free(HOST, 70000, "of the gateway")
 
 
 def test_free_ports_differ_and_are_free() -> None:
-    found = ports.free_ports(20, HOST)
-    assert len(set(found)) == 20
-    for port in found:
-        ports.require_free(HOST, port, "")
-        assert ports.holder(port) == ""
+    with ports.free_ports(20, HOST) as found:
+        assert len(set(found)) == 20
+        for port in found:
+            ports.require_free(HOST, port, "")
+            assert ports.holder(port) == ""
+
+
+async def test_free_ports_are_for_who_knows_them_and_for_no_connection() -> None:
+    with ports.free_ports(1, HOST) as [port]:
+        with socket.socket() as connection, pytest.raises(OSError, match="in use"):
+            connection.bind((HOST, port))  # without SO_REUSEADDR, as a connection's own port
+        for _ in range(2):  # a service, and its next life
+            async with rpc.serve(f"{HOST}:{port}", lambda _: None, [], grace_s=0) as server:
+                assert server.port == port
 
 
 def mesh(url: str = "http://x", pid: int = 1) -> Mesh:

@@ -86,7 +86,8 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack(docker: dict[str, str]) -> Iterator[Stack]:
     fill_wheels()
-    (port,) = free_ports(1, "127.0.0.1")
+    with free_ports(1, "127.0.0.1") as (port,):
+        pass  # not kept: who listens is up to Docker
     running = Stack({**docker, "HOSTLESS_MODELS": str(paths.models_dir())}, port)
     try:
         running("build", timeout_s=1500)

@@ -14,7 +14,8 @@ from services.cli.mesh.ports import free_ports
 @contextmanager
 def master(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """host:port of a running one, and its process."""
-    port, metrics = free_ports(2, "127.0.0.1")
+    with free_ports(2, "127.0.0.1") as (port, metrics):
+        pass  # not kept: it listens without SO_REUSEADDR
     flags = [f"--rpc_port={port}", f"--metrics_port={metrics}", "--rpc_address=127.0.0.1"]
     with (
         log.open("wb") as out,

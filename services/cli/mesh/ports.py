@@ -1,28 +1,28 @@
-"""Ports of this machine: find free ones, and name who holds a taken one."""
+"""Ports of this machine: find and keep free ones, and name who holds a taken one."""
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from services.cli.errors import UsageError
 
 
-def free_ports(count: int, host: str) -> list[int]:
-    """`count` different ports that nothing listens on now."""
-    sockets = []
-    try:
-        for _ in range(count):
-            sockets.append(_bound(host, 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+@contextmanager
+def free_ports(count: int, host: str) -> Iterator[list[int]]:
+    """`count` different ports that nothing listens on. Within the block the system gives them to nobody who asks for
+    any port, nor to connections; who asks for one by its number, as servers do by SO_REUSEADDR, may listen on it."""
+    with ExitStack() as kept:
+        sockets = [kept.enter_context(_bound(host, 0)) for _ in range(count)]
+        yield [s.getsockname()[1] for s in sockets]
 
 
 def require_free(host: str, port: int, use: str) -> None:
     """Raises UsageError that names the port, its use and, where the system tells, who holds it."""
     try:
-        _bound(host, port).close()
+        with _bound(host, port) as s:
+            s.listen(1)
     except OverflowError:
         raise UsageError(f"{port} is not a port ({use}); ports are 1 to 65535") from None
     except OSError as error:
@@ -53,7 +53,6 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a connection in TIME_WAIT doesn't take a port
         s.bind((host, port))
-        s.listen(1)
     except BaseException:
         s.close()
         raise
@@ -62,9 +61,16 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def _holds(process: Path, inodes: set[str]) -> bool:
     try:
-        return any(os.readlink(fd) in inodes for fd in (process / "fd").iterdir())
+        return any(_link(fd) in inodes for fd in (process / "fd").iterdir())
     except OSError:  # ended meanwhile, or another user's
         return False
+
+
+def _link(fd: Path) -> str:
+    try:
+        return os.readlink(fd)
+    except FileNotFoundError:  # closed since it was listed, as that is by which our own are listed
+        return ""
 
 
 def _lines(path: Path) -> list[str]:

@@ -36,9 +36,9 @@ class Lines:
         say("stopped", name, by_itself)
 
 
-def plans(folder: Path, specs: list[str]) -> list[ServicePlan]:
+def plans(folder: Path, specs: list[str], ports: list[int]) -> list[ServicePlan]:
     made = []
-    for spec, port in zip(specs, free_ports(len(specs), HOST), strict=True):
+    for spec, port in zip(specs, ports, strict=True):
         name, _, trait = spec.partition(":")
         address = f"{HOST}:{port}"
         command = (sys.executable, str(SERVICE), name, address, str(folder / "journal"), *filter(None, [trait]))
@@ -49,18 +49,19 @@ def plans(folder: Path, specs: list[str]) -> list[ServicePlan]:
 def main() -> int:
     folder, *rest = sys.argv[1:]
     specs, command = (rest[: rest.index("--")], rest[rest.index("--") + 1 :]) if "--" in rest else (rest, [])
-    supervisor = Supervisor(
-        plans(Path(folder), specs),
-        lambda name: Path(folder) / f"{name}.log",
-        Lines(),
-        publish=lambda members: say("published", *(m.child.pid for m in members)),
-        backoff=Backoff(first_s=0.05),
-    )
-    try:
-        return asyncio.run(session.run(supervisor, lambda: say("mesh ready"), command, "http://127.0.0.1:1"))
-    except StartFailed as error:
-        say("failed", error.name, error)
-        return 1
+    with free_ports(len(specs), HOST) as ports:
+        supervisor = Supervisor(
+            plans(Path(folder), specs, ports),
+            lambda name: Path(folder) / f"{name}.log",
+            Lines(),
+            publish=lambda members: say("published", *(m.child.pid for m in members)),
+            backoff=Backoff(first_s=0.05),
+        )
+        try:
+            return asyncio.run(session.run(supervisor, lambda: say("mesh ready"), command, "http://127.0.0.1:1"))
+        except StartFailed as error:
+            say("failed", error.name, error)
+            return 1
 
 
 if __name__ == "__main__":
