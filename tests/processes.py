@@ -6,8 +6,17 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 WAIT_S = 120.0
+
+
+def running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # the latter when it goes between opening and reading
+        return False
 
 
 class ServiceProcess:

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from services.cli.errors import CliError, UsageError
 from services.cli.main import app
-from tests.waiting import wait_until
+from tests.processes import running
+from tests.waiting import PATIENCE_S, wait_until
 
 RUNNER = CliRunner()
 SMALL = ["--model", "ds-27b", "--nodes", "1P1D"]
@@ -87,7 +88,7 @@ def test_a_plan_that_is_ended_leaves_nothing(number: signal.Signals, processes: 
         wait_until(lambda: len(children.read_text().split()) >= processes)  # a tracker of resources, then a worker
         workers = [int(pid) for pid in children.read_text().split()]
         os.killpg(process.pid, number)  # as a terminal does
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number, told
     assert "leaked" not in told
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    wait_until(lambda: not any(running(pid) for pid in workers))

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import running
+from tests.waiting import until
+
 MESH = Path(__file__).parent / "fakes" / "mesh.py"
 DEADLINE_S = 60
 
@@ -70,18 +73,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 
 async def gone(pids: Iterable[int]) -> None:
     """Returns when none of the processes runs."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            if not any(running(pid) for pid in pids):
-                return
-            await asyncio.sleep(0.02)
-
-
-def running(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    await until(lambda: not any(running(pid) for pid in pids))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
+
+from tests.processes import running
+from tests.waiting import PATIENCE_S, wait_until
 
 PROGRAM = """
 import sys
@@ -31,7 +32,7 @@ def start(body: str, **env: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
     return process.returncode, stderr
 
 
@@ -73,7 +74,7 @@ def test_a_failure_is_logged_and_code_1() -> None:
     assert "boom" in stderr
 
 
-def test_ends_with_its_parent(tmp_path: Path) -> None:
+def test_ends_with_its_parent() -> None:
     child_code = PROGRAM.format(body="await life.until_stopping()")
     parent_code = (
         "import os, subprocess, sys, time\n"
@@ -86,14 +87,4 @@ def test_ends_with_its_parent(tmp_path: Path) -> None:
     child = int(parent.stdout.readline())
     parent.kill()
     parent.communicate()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and _alive(child):
-        time.sleep(0.02)
-    assert not _alive(child)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    wait_until(lambda: not running(child))
