@@ -38,16 +38,11 @@ from services.global_scheduler.client import SchedulerClient
 from services.kvstore.client import StoreClient
 from services.tokenizer.model_text import ModelText, load
 from tests.mesh.baseline import at_baseline
-from tests.mesh.harness import SPLIT, Answer, Client, client, mesh
+from tests.mesh.harness import PATIENT, SPLIT, Answer, Client, client, mesh
 
 MESHES = ("1P1D", "2P1D", "1P2D", "2P2D")
 PATHS = ("unified", "prefill", "decode", "split")
 AT_ONCE = 24
-PATIENCE = {
-    "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60",
-    "HOSTLESS_TOKENIZER_KV_LOOKUP_S": "5",
-    "HOSTLESS_GPU_BACKEND_LOAD_DEADLINE_S": "20",
-}
 
 Done = Callable[[], None]
 """Is told of each turn."""
@@ -150,7 +145,7 @@ class Replay:
 @asynccontextmanager
 async def running(folder: Path, options: MeshOptions, **environ: str) -> AsyncIterator[Client]:
     """A mesh with a store of its own, which is gone afterwards. It is patient: much else may run on the machine."""
-    environ = {**PATIENCE, **environ}
+    environ = {**PATIENT, **environ}
     with tempfile.TemporaryDirectory(dir=folder) as own:
         async with mesh(Path(own), options, **environ) as started, client(started) as c:
             yield c

@@ -9,14 +9,14 @@ import pytest
 
 from services.cli.mesh.plan import MeshOptions
 from tests.mesh.baseline import at_baseline, engines, moved, page, stats, value
-from tests.mesh.harness import SHORT_LEASES, Client, client, mesh
+from tests.mesh.harness import PATIENT, SHORT_LEASES, Client, client, mesh
 from tests.mesh.one_engine import NEW_TOKENS, ask, one_engine, prompt
 from tests.mesh.tiny_model import NAME, make_tiny_model
 
 pytestmark = pytest.mark.slow  # meshes of several engines, each of which loads torch
 
 FIRST, SECOND, THIRD = 200, 300, 420  # tokens of a conversation's prompts, each with the one before it
-HELD = {"HOSTLESS_GPU_BACKEND_HELD_BYTES": "64MiB", "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60"}
+HELD = {"HOSTLESS_GPU_BACKEND_HELD_BYTES": "64MiB", **PATIENT}
 KNOWN = re.compile(r'^hostless:scheduler_engine_held_blocks\{engine="[^"]*"\} (\S+)$', re.M)
 
 

@@ -11,7 +11,7 @@ from services.cli.errors import CliError
 from services.cli.main import app
 from services.cli.mesh.plan import MeshOptions
 from tests.mesh.baseline import at_baseline, value
-from tests.mesh.harness import Client, client, mesh
+from tests.mesh.harness import PATIENT, Client, client, mesh
 from tests.mesh.one_engine import ask, one_engine, prompt
 from tests.mesh.tiny_model import NAME, make_tiny_model
 
@@ -58,7 +58,7 @@ async def mesh_of_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asyn
         (tmp_path / name).mkdir()
     right = await one_engine(tmp_path / "one", PROMPTS)
     options = MeshOptions(model=NAME, prefill=1, decode=2, threads=1)
-    async with mesh(tmp_path / "three", options, HOSTLESS_TOKENIZER_ENGINE_WAIT_S="60") as m, client(m) as c:
+    async with mesh(tmp_path / "three", options, **PATIENT) as m, client(m) as c:
         yield c, Crowd(c, right)
 
 

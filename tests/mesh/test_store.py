@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]  # a mesh with the real model
 
 PROMPT = "Once there was a lighthouse keeper who counted ships. " * 40
 OPTIONS = MeshOptions(engine="torch")
+LATE = {"HOSTLESS_TOKENIZER_KV_LOOKUP_S": "5"}  # for a busy machine; a frozen store is waited for so long
 
 Hurt = Callable[[signal.Signals], Awaitable[None]]
 
@@ -67,7 +68,7 @@ async def same_tokens_whatever_fails(c: Client, hurt: Hurt) -> None:
 
 
 async def test_the_store_itself(tmp_path: Path) -> None:
-    async with mesh(tmp_path, OPTIONS, HOSTLESS_KVSTORE_ENGINE="local") as running, client(running) as c:
+    async with mesh(tmp_path, OPTIONS, HOSTLESS_KVSTORE_ENGINE="local", **LATE) as running, client(running) as c:
 
         async def hurt(how: signal.Signals) -> None:
             running.signal("kvstore", how)
@@ -79,6 +80,7 @@ async def test_the_store_itself(tmp_path: Path) -> None:
 async def test_the_pool_under_the_store(tmp_path: Path) -> None:
     with master(tmp_path / "master.log") as (address, process):
         environ = {
+            **LATE,
             "HOSTLESS_KVSTORE_ENGINE": "mooncake",
             "HOSTLESS_KVSTORE_MOONCAKE_MASTER": address,
             "HOSTLESS_KVSTORE_MOONCAKE_SEGMENT_BYTES": str(256 << 20),

@@ -10,7 +10,7 @@ import pytest
 
 from services.cli.mesh.plan import MeshOptions
 from tests.mesh.baseline import at_baseline, moved, stats, value
-from tests.mesh.harness import SHORT_LEASES, SPLIT, Answer, Client, client, mesh
+from tests.mesh.harness import PATIENT, SHORT_LEASES, SPLIT, Answer, Client, client, mesh
 from tests.mesh.one_engine import NEW_TOKENS, ask, one_engine, prompt
 from tests.mesh.tiny_model import NAME, make_tiny_model
 
@@ -69,7 +69,7 @@ async def same_tokens_and_traffic(folder: Path, kinds: Kinds, block_bytes: int, 
     prompts = {f"{case}": (prompt(salt, case[0]), NEW_TOKENS) for salt, case in enumerate(cases)}
     reference = await one_engine(folder / "one", prompts, model)
     sides: set[str] = set()
-    async with apart(folder / "apart", model) as c:
+    async with apart(folder / "apart", model, **PATIENT) as c:
         for case in cases:
             (length, hit, _), (tokens, _) = case, prompts[f"{case}"]
             if hit:
@@ -141,7 +141,7 @@ async def test_conversations_side_by_side(tmp_path: Path, block_bytes: int, tran
     async with mesh(tmp_path / "one", options) as running, client(running) as c:
         reference = await agents(c)
     options = MeshOptions(model=NAME, prefill=2, decode=2, threads=1, policy="dualpath_round_robin")
-    environ = {"HOSTLESS_GPU_BACKEND_TRANSPORT": transport, "HOSTLESS_TOKENIZER_ENGINE_WAIT_S": "60", **SPLIT}
+    environ = {"HOSTLESS_GPU_BACKEND_TRANSPORT": transport, **PATIENT, **SPLIT}
     async with mesh(tmp_path / "apart", options, **environ) as running, client(running) as c:
         assert await agents(c) == reference
         await at_baseline(c)
