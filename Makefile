@@ -45,7 +45,7 @@ check: $(STAMPS)/native ## lint, format, types, clang-format, gRPC stubs, docs
 format: $(STAMPS)/native ## put Python and C++ into the house's format; renew docs/settings.md
 	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet .
 	@$(BIN)/python scripts/settings_page.py
-	@$(BIN)/clang-format -i $$(git ls-files '*.hpp' '*.cpp')
+	@$(BIN)/clang-format -i $$(git ls-files '*.hpp' '*.cpp' '*.cu' '*.cuh')
 
 clean: ## remove .venv and all build output (models and stored blocks stay)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

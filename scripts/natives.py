@@ -44,7 +44,7 @@ def folders(root: Path) -> list[str]:
 
 def build(root: Path) -> list[str]:
     """Raises RuntimeError with the compiler's words. What was built."""
-    import nanobind  # type: ignore[import-untyped]
+    import nanobind
     import numpy
 
     library, compiler = Path(nanobind.__file__).parent, shlex.split(os.environ.get("CXX", "g++"))
