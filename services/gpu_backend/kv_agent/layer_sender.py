@@ -40,7 +40,7 @@ class LayerSender:
         self._kv_pages, self._layers, self._counters, self._settings = kv_pages, layers, counters, settings
         self._loads = LayerLoads(kv_pages, layers, counters, settings.layers_s)
         self._moving = asyncio.Semaphore(settings.send_workers)
-        self._unclaimed: dict[tuple[int, int], Pass] = {}
+        self._unclaimed: dict[int, Pass] = {}  # by slot: of its last request, whose order or end is to come
 
     # --- what the engine tells ---
 
@@ -52,7 +52,7 @@ class LayerSender:
                 _enter(handover, one)
                 handover.changed()
             elif one.over and (self._layers.windowed or one.computed < self._kv_pages.layers):
-                self._unclaimed.pop(one.request, None)
+                self._forget(one.request)
             else:
                 missing |= self._keep_unclaimed(one)
         return missing
@@ -60,28 +60,32 @@ class LayerSender:
     def begin(self, handover: Handover) -> None:
         """From now on it is known whose passes these are."""
         self._layers.attend(True)
-        if (early := self._unclaimed.pop(handover.request, None)) is not None:
+        if (early := self._forget(handover.request)) is not None:
             _enter(handover, early)
 
     def end(self, request: tuple[int, int], last: bool) -> None:
         """Of a hand-over, or of a request that may have passes. `last`: no other is under way."""
-        self._unclaimed.pop(request, None)
+        self._forget(request)
         if last:
             self._layers.attend(False)
 
     def _keep_unclaimed(self, one: Pass) -> bool:
-        if self._unclaimed.get(one.request) is one:
+        if self._unclaimed.get(one.slot) is one:
             return False
-        self._unclaimed[one.request] = one
+        self._unclaimed[one.slot] = one
         if self._layers.windowed:
             asyncio.get_running_loop().call_later(UNKNOWN_S, self._refuse, one)
         return True
 
     def _refuse(self, one: Pass) -> None:
         """It belongs to no hand-over, so nobody would take its layers out of the window."""
-        if self._unclaimed.get(one.request) is one:
-            del self._unclaimed[one.request]
+        if self._unclaimed.get(one.slot) is one:
+            del self._unclaimed[one.slot]
             self._layers.fail(one.lane)
+
+    def _forget(self, request: tuple[int, int]) -> Pass | None:
+        one = self._unclaimed.get(request[0])
+        return self._unclaimed.pop(one.slot) if one is not None and one.request == request else None
 
     # --- into the pages ---
 
@@ -149,7 +153,12 @@ class LayerSender:
         if one.position == 0:
             return ()
         try:
-            return handover.sources or [LoadedThere(await opened(handover), 0, -(-one.position // BLOCK_TOKENS))]
+            if handover.sources:
+                return handover.sources
+            buffer, end = await opened(handover), -(-one.position // BLOCK_TOKENS)
+            if end > buffer.blocks:
+                raise TransferFailed(f"the buffer has {buffer.blocks} blocks, the prompt more")
+            return [LoadedThere(buffer, 0, end)]
         except FAILURES:
             self._layers.fail(one.lane)
             raise

@@ -189,6 +189,8 @@ class Receiver:
                 await inbound.buffer.to_pages(filled, part)
                 await self._hold(inbound, filled, filled + len(part))
                 filled += len(part)
+        except OSError as error:
+            log.warning("a prompt did not get into its pages", extra={"slot": inbound.request[0], "why": repr(error)})
         finally:
             self._counters.count(KvLink.DECODE_BUFFER_PAGES, filled * block_bytes)
             self._orders.answer_load(order, filled)

@@ -113,6 +113,10 @@ class Storer:
             for offer in sent:
                 self._lose(offer)
             self._drop_all()
+        except OSError as error:
+            log.warning("pages could not be read, and are not stored", extra={"why": repr(error)})
+            for offer in sent:
+                self._lose(offer)
         finally:
             for offer in held:
                 self._drop(offer)

@@ -1,5 +1,7 @@
 """What a decode engine says of its buffer is believed as far as it fits; all else is an error hand-overs expect."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,10 @@ from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.common import paths
 from services.fabric.gate import Gate
 from services.fabric.region import MemoryRegion
+from services.fabric.remote_region import RemoteRegion
 from services.fabric.rights import Rights
+from services.fabric.transports import open_region
+from services.gpu_backend.kv_agent import buffer_opener
 from services.gpu_backend.kv_agent.buffer_opener import BufferOpener
 from services.gpu_backend.kv_agent.buffer_place import BufferPlace
 from services.gpu_backend.kv_agent.layer_sender import FAILURES
@@ -39,27 +44,30 @@ def regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
     gate.close()
 
 
-async def use(place: BufferPlace, hit: range = range(0)) -> None:
-    pages = HostPages(np.zeros((8, BLOCK_BYTES), np.uint8), LAYERS)
-    opener, numbers = BufferOpener(pages, LAYERS, lambda engine: True), np.array([0, 1], np.uint32)
+@pytest.fixture
+def opener() -> Iterator[BufferOpener]:
+    opener = BufferOpener(HostPages(np.zeros((8, BLOCK_BYTES), np.uint8), LAYERS), LAYERS, lambda engine: True)
+    yield opener
+    opener.close()
+
+
+async def use(opener: BufferOpener, place: BufferPlace, hit: range = range(0)) -> None:
+    pages, numbers = HostPages(np.zeros((8, BLOCK_BYTES), np.uint8), LAYERS), np.array([0, 1], np.uint32)
 
     async def ask(transfer: int, block_bytes: int, machine: str) -> tuple[BufferPlace, range]:
         return place, hit
 
+    buffer, _ = await opener.open(1 << 40, ask)
     try:
-        buffer, _ = await opener.open(1 << 40, ask)
-        try:
-            await buffer.blocks_from_pages(pages, [0, 1], numbers)
-            await buffer.blocks_to_pages(pages, [0, 1], numbers)
-        finally:
-            await buffer.close()
+        await buffer.blocks_from_pages(pages, [0, 1], numbers)
+        await buffer.blocks_to_pages(pages, [0, 1], numbers)
     finally:
-        opener.close()
+        await buffer.close()
 
 
-async def test_what_fits(regions: dict[str, RegionDescriptor]) -> None:
-    await use(BufferPlace(regions["arena"], 4, (BLOCKS - 4) * BLOCK_BYTES, regions["gate"]), range(4))
-    await use(BufferPlace(regions["arena"], BLOCKS))
+async def test_what_fits(opener: BufferOpener, regions: dict[str, RegionDescriptor]) -> None:
+    await use(opener, BufferPlace(regions["arena"], 4, (BLOCKS - 4) * BLOCK_BYTES, regions["gate"]), range(4))
+    await use(opener, BufferPlace(regions["arena"], BLOCKS))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +88,26 @@ async def test_what_fits(regions: dict[str, RegionDescriptor]) -> None:
     ],
 )
 async def test_what_does_not(
-    regions: dict[str, RegionDescriptor], region: str, gate: str, blocks: int, first_byte: int
+    opener: BufferOpener, regions: dict[str, RegionDescriptor], region: str, gate: str, blocks: int, first_byte: int
 ) -> None:
     with pytest.raises(FAILURES):
-        await use(BufferPlace(regions[region], blocks, first_byte, regions[gate] if gate else None))
+        await use(opener, BufferPlace(regions[region], blocks, first_byte, regions[gate] if gate else None))
+
+
+async def test_a_network_that_is_slow_keeps_no_other_buffer_waiting(
+    opener: BufferOpener, regions: dict[str, RegionDescriptor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(descriptor: RegionDescriptor) -> RemoteRegion:
+        begun.set()
+        assert go_on.wait(60)
+        return open_region(descriptor)
+
+    monkeypatch.setattr(buffer_opener, "open_region", slowly)
+    slow = asyncio.create_task(use(opener, BufferPlace(regions["arena"], BLOCKS)))
+    assert await asyncio.to_thread(begun.wait, 60)
+    await use(opener, BufferPlace(regions["arena"], 4, 0, regions["gate"]))
+    assert not slow.done()
+    go_on.set()
+    await slow

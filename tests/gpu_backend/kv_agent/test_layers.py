@@ -352,6 +352,19 @@ async def test_a_step_that_ends_before_its_order_is_seen(computed: int, kept: bo
     assert handover.jobs.qsize() == kept
 
 
+async def test_news_of_steps_after_their_requests_end_are_kept_for_one_a_slot() -> None:
+    pages = HostPages(np.zeros((4, LAYERS * 8), np.uint8), LAYERS)
+    layers = LayerCounters(np.zeros(64, np.uint8), 0)
+    sender = LayerSender(pages, layers, AgentCounters(), AgentSettings())
+    for generation in range(1, 50):
+        sender.end((5, generation), last=True)
+        late = Pass(5, generation, 0, 0, 20, True, np.zeros(1, np.uint32), computed=LAYERS, over=True)
+        sender.heard({}, [late])
+    assert len(sender._unclaimed) == 1
+    sender.begin(other := Handover(5, 50, 0, 7))
+    assert other.jobs.empty(), "it is not this request's"
+
+
 class Fetches:
     """What is done before a layer is fetched where this side has read the hit. seen: the layers, in order."""
 
