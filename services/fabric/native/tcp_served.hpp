@@ -11,41 +11,13 @@
 #include <cerrno>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "memory.hpp"
+#include "tcp_regions.hpp"
 #include "tcp_wire.hpp"
 
 namespace hostless::tcp {
-
-struct Region {
-  uint8_t* data;
-  uint64_t length, rkey;
-  uint32_t rights;
-};
-
-// The regions that peers may touch. Who holds the lock knows that nobody else does anything to them.
-class Regions {
- public:
-  std::mutex mutex;
-
-  void publish(uint64_t generation, Region region) {
-    std::lock_guard lock(mutex);
-    regions_[generation] = region;
-  }
-  void end(uint64_t generation) {
-    std::lock_guard lock(mutex);
-    regions_.erase(generation);
-  }
-  const Region* find(uint64_t generation) const {
-    const auto found = regions_.find(generation);
-    return found == regions_.end() ? nullptr : &found->second;
-  }
-
- private:
-  std::unordered_map<uint64_t, Region> regions_;
-};
 
 // One peer's connection: what has come in and is not run yet, and what has to go out.
 class Served {
@@ -146,39 +118,19 @@ class Served {
     begun_ = true;
     next_ = done_ = 0;
     discard_ = 0;
-    Status status = Status::done;
-    uint64_t found = 0, written = 0;
+    Judgement judged;
     {
       std::lock_guard lock(regions_.mutex);
-      const Region* region = regions_.find(head_.generation);
-      if (region == nullptr) {
-        status = Status::stale;
-      } else if (region->rkey != head_.rkey) {
-        status = Status::wrong_key;
-      } else if ((head_.rights & ~region->rights) != 0) {
-        status = Status::no_right;
-      } else {
-        trusted_ = true;
-        for (uint32_t i = 0; i < head_.count; ++i) {
-          const WireOperation& operation = operations_[i];
-          const auto kind = static_cast<Kind>(operation.kind);
-          const uint64_t length = operation.length();
-          if (operation.offset > region->length || length > region->length - operation.offset)
-            status = Status::out_of_bounds;
-          if (atomic(kind) && operation.offset % kWord != 0) status = Status::malformed;
-          if ((region->rights & right_to(kind)) == 0) status = Status::no_right;
-          if (status != Status::done) break;
-          (kind == Kind::write ? written : found) += length;
-        }
-        if (status == Status::done && written != head_.bytes) return false;
-      }
+      judged = judge(head_, operations_.data(), regions_.find(head_.generation));
     }
-    if (status != Status::done) {
-      found = 0;
+    trusted_ |= judged.trusted;
+    if (judged.status == Status::done) {
+      if (judged.written != head_.bytes) return false;
+    } else {
       discard_ = head_.bytes;
       head_.count = 0;
     }
-    const ReplyHead reply{status, 0, found};
+    const ReplyHead reply{judged.status, 0, judged.found};
     put(&reply, sizeof reply);
     return true;
   }

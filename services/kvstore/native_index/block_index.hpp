@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
-#include <unordered_map>
 #include <vector>
 
 #include "ages.hpp"
+#include "root_table.hpp"
 #include "slot_table.hpp"
 
 namespace hostless {
@@ -28,17 +28,17 @@ class BlockIndex {
   uint64_t reserved() const { return reserved_; }
   uint64_t used() const { return stored_ + reserved_; }
   size_t size() const { return count_; }
-  size_t roots() const { return root_of_key_.size(); }
+  size_t roots() const { return roots_.size(); }
   // Bytes of memory, as allocated.
   size_t memory() const {
     return entries_.capacity() * sizeof(IndexEntry) + table_.memory() + free_.capacity() * sizeof(Slot) +
-           roots_.capacity() * sizeof(Root);
+           roots_.memory();
   }
 
   Slot find(const Key& key) const { return table_.find(key); }
 
   const IndexEntry& entry(Slot slot) const { return entries_.at(slot); }
-  const Root& root(uint32_t at) const { return roots_.at(at); }
+  const Root& root(uint32_t at) const { return roots_.places().at(at); }
   size_t slots() const { return entries_.size(); }
   const Key& parent_key(const IndexEntry& e) const {
     return e.parent == kNone ? roots_[e.root].key : entries_[e.parent].key;
@@ -87,7 +87,7 @@ class BlockIndex {
   bool reserve(uint64_t size, const Key& root, std::vector<Key>& evicted) {
     evicted.clear();
     if (size > capacity_ || size > quota_) return false;
-    uint32_t at = intern(root);
+    uint32_t at = roots_.enter(root);
     std::vector<std::pair<Found, uint64_t>> undo;
     while (roots_[at].bytes + roots_[at].reserved + size > quota_ || used() + size > capacity_) {
       bool over = roots_[at].bytes + roots_[at].reserved + size > quota_;
@@ -95,7 +95,7 @@ class BlockIndex {
       if (victim == kNone) {
         for (size_t i = undo.size(); i-- > 0;) restore(undo[i].first, undo[i].second);
         evicted.clear();
-        leave(at);
+        roots_.leave(at);
         return false;
       }
       undo.emplace_back(as_found(entries_[victim]), entries_[victim].recency);
@@ -104,14 +104,14 @@ class BlockIndex {
     }
     reserved_ += size;
     roots_[at].reserved += size;
-    return true;  // the reservation keeps the root interned
+    return true;  // the reservation keeps the root
   }
 
   void unreserve(uint64_t size, const Key& root) {
-    uint32_t at = root_of_key_.at(root);
+    uint32_t at = roots_.place_of(root);
     reserved_ -= size;
     roots_[at].reserved -= size;
-    leave(at);
+    roots_.leave(at);
   }
 
   // Evicts `size` bytes or a little more, leaves first, or as much as is not pinned.
@@ -161,7 +161,7 @@ class BlockIndex {
     list_by_age(found, count, order);
     capacity_ = limit;
     std::vector<Key> evicted;
-    for (uint32_t at = 0; at < roots_.size(); ++at)
+    for (uint32_t at = 0; at < roots_.places().size(); ++at)
       while (roots_[at].bytes > quota_) {
         Slot victim = ages_.oldest_leaf_of(at);
         evicted.push_back(entries_[victim].key);
@@ -201,7 +201,7 @@ class BlockIndex {
     require(count == count_ && bytes == stored_, "the sums are wrong");
     require(used() <= capacity_, "more is used than there is");
     uint64_t of_roots = 0;
-    for (const Root& r : roots_)
+    for (const Root& r : roots_.places())
       if (r.users) of_roots += r.bytes;
     require(of_roots == stored_, "the sums of the roots are wrong");
   }
@@ -243,28 +243,6 @@ class BlockIndex {
       release(slot);
   }
 
-  uint32_t intern(const Key& root) {
-    auto [found, fresh] = root_of_key_.try_emplace(root, static_cast<uint32_t>(roots_.size()));
-    if (fresh) {
-      if (!free_roots_.empty()) {
-        found->second = free_roots_.back();
-        free_roots_.pop_back();
-        roots_[found->second] = Root{};
-      } else {
-        roots_.emplace_back();
-      }
-      roots_[found->second].key = root;
-    }
-    ++roots_[found->second].users;
-    return found->second;
-  }
-
-  void leave(uint32_t at) {
-    if (--roots_[at].users) return;
-    root_of_key_.erase(roots_[at].key);
-    free_roots_.push_back(at);
-  }
-
   Slot insert(const Found& f) {
     table_.make_room(count_ + 1);
     Slot slot;
@@ -282,7 +260,7 @@ class BlockIndex {
     IndexEntry& e = entries_[slot];
     e.key = f.key, e.parent = parent, e.position = f.position, e.length = f.length, e.size = f.size, e.stored = true;
     if (parent == kNone) {
-      e.root = intern(f.parent);
+      e.root = roots_.enter(f.parent);
     } else {
       e.root = entries_[parent].root;
       ++roots_[e.root].users;
@@ -322,7 +300,7 @@ class BlockIndex {
         entries_[e.parent].first_child = e.next_sibling;
       if (e.next_sibling != kNone) entries_[e.next_sibling].previous_sibling = e.previous_sibling;
     }
-    leave(e.root);
+    roots_.leave(e.root);
     e.stored = false;
     if (e.pins == 0) release(slot);  // else the last unpin does
   }
@@ -334,11 +312,9 @@ class BlockIndex {
   size_t count_ = 0;
   std::vector<IndexEntry> entries_;
   std::vector<Slot> free_;
-  std::vector<Root> roots_;
-  std::vector<uint32_t> free_roots_;
-  std::unordered_map<Key, uint32_t, KeyHash> root_of_key_;
+  RootTable roots_;
   SlotTable table_{entries_};
-  Ages ages_{entries_, roots_};
+  Ages ages_{entries_, roots_.places()};
 };
 
 }  // namespace hostless
