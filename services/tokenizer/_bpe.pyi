@@ -1,7 +1,7 @@
 """Types of the native module `_bpe` (native/bpe_module.cpp): the exact BPE encoder (B15)."""
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,17 +36,16 @@ class Encoder:
         ranks: list[int] | None,
         raw: list[tuple[str, int, bool, bool, bool]],
         rewritten: list[tuple[str, int, bool, bool, bool]],
-        compose: Callable[[str], str] | None,
+        composed: bool,
         pattern: Pattern | None,
         ignore_merges: bool,
         prepend_space: bool,
     ) -> None:
         """`merges`: each "left right", or a list or tuple of both; the lowest of `ranks` first, of equal ones the
         leftmost in the text. None: in the order of the list. `raw`, `rewritten`: added tokens looked for before and
-        after NFC, each as (text, id, control token, swallows space before it, after it). `compose`: makes NFC, for
-        text that may not be in it; None: text is taken as it is. `pattern`: None for SentencePiece vocabularies,
-        whose text is not cut; others are byte level. Raises UnsupportedVocabulary, or UnicodeEncodeError for half of
-        a surrogate pair."""
+        after NFC, each as (text, id, control token, swallows space before it, after it). `composed`: text is brought
+        to NFC. `pattern`: None for SentencePiece vocabularies, whose text is not cut; others are byte level. Raises
+        UnsupportedVocabulary, or UnicodeEncodeError for half of a surrogate pair."""
 
     def encode(self, text: str, trusting: bool) -> npt.NDArray[np.uint32]: ...
     def encode_into(self, text: str, buffer: npt.NDArray[np.uint32], trusting: bool) -> int:

@@ -3,8 +3,6 @@
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from tokenizers import normalizers
-
 from services.tokenizer import _bpe
 from services.tokenizer.bpe_recipe import AddedToken, BpeRecipe
 from services.tokenizer.encoder import Encoder, TokenIds, UnsupportedTokenizer, Vocabulary
@@ -17,8 +15,6 @@ class BpeEncoder(Encoder):
 
     def __init__(self, recipe: BpeRecipe) -> None:
         """Raises UnsupportedTokenizer for a vocabulary that can't be done exactly."""
-        # What the library itself composes with, for the few texts that are not composed already.
-        compose = normalizers.NFC().normalize_str if recipe.composed else None
         try:
             self._native = _bpe.Encoder(
                 vocabulary=recipe.vocabulary,
@@ -26,7 +22,7 @@ class BpeEncoder(Encoder):
                 ranks=None if recipe.ranks is None else list(recipe.ranks),
                 raw=_found_as(recipe.added, normalized=False),
                 rewritten=_found_as(recipe.added, normalized=True, compose=recipe.composed),
-                compose=compose,
+                composed=recipe.composed,
                 pattern=recipe.pattern,
                 ignore_merges=recipe.ignore_merges,
                 prepend_space=recipe.prepend_space,

@@ -20,10 +20,16 @@ struct Node {
 };
 static_assert(sizeof(Node) == 16);
 
+// A character of a stretch that is brought to NFC, and its combining class.
+struct Letter {
+  std::uint32_t point, order;
+};
+
 struct Arena {
   Scratch<std::uint8_t> utf8;    // the whole text
   Scratch<std::uint32_t> ids;    // of the whole text
   Scratch<std::uint8_t> text;    // a section of the text, rewritten
+  Scratch<Letter> letters, ordered;  // of a stretch of that section
   Scratch<std::uint8_t> piece;   // a piece without the bytes that the vocabulary lacks
   Scratch<Part> parts, again;    // of a long piece; of two tokens in it
   Scratch<std::uint64_t> dead;   // a bit for each place in a long piece that no tokens lead on from
@@ -31,8 +37,8 @@ struct Arena {
   Scratch<std::uint64_t> queue;  // merges of a long piece that are still to be done
 
   std::size_t bytes() const {
-    return utf8.bytes() + ids.bytes() + text.bytes() + piece.bytes() + parts.bytes() + again.bytes() + dead.bytes() +
-           nodes.bytes() + queue.bytes();
+    return utf8.bytes() + ids.bytes() + text.bytes() + letters.bytes() + ordered.bytes() + piece.bytes() +
+           parts.bytes() + again.bytes() + dead.bytes() + nodes.bytes() + queue.bytes();
   }
 
   // A thread does not hold for ever what one huge text took.

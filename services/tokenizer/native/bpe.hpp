@@ -23,11 +23,7 @@ class Bpe {
  public:
   // `cut`: null for SentencePiece vocabularies.
   Bpe(Tables tables, AddedTokens raw, AddedTokens rewritten, Rewriting how, scan::Cut cut)
-      : tables_(std::move(tables)),
-        raw_(std::move(raw)),
-        rewritten_(std::move(rewritten)),
-        how_(std::move(how)),
-        cut_(cut) {}
+      : tables_(std::move(tables)), raw_(std::move(raw)), rewritten_(std::move(rewritten)), how_(how), cut_(cut) {}
 
   const std::vector<std::string>& texts() const { return tables_.texts; }
 

@@ -29,19 +29,10 @@ Arena& own_arena() {
   return arena;
 }
 
-Compose composer(nb::object compose) {
-  return [compose](const std::uint8_t* text, std::size_t size) {
-    nb::gil_scoped_acquire lock;
-    nb::str section(reinterpret_cast<const char*>(text), size);
-    nb::object composed = compose(section);
-    return std::string(utf8(composed));
-  };
-}
-
 class Encoder {
  public:
   Encoder(nb::dict vocabulary, nb::list merges, std::optional<nb::list> ranks, nb::list raw, nb::list rewritten,
-          nb::object compose, std::optional<scan::Pattern> pattern, bool ignore_merges, bool prepend_space) {
+          bool composed, std::optional<scan::Pattern> pattern, bool ignore_merges, bool prepend_space) {
     bool marked = !pattern;
     std::vector<TokenText> tokens = tokens_of(vocabulary);
     std::vector<AddedToken> found = added_of(raw), found_later = added_of(rewritten);
@@ -53,8 +44,8 @@ class Encoder {
     }
     Tables tables =
         VocabularyReader(tokens, marked).tables(merges_of(merges, std::move(ranks)), ignore_merges, special);
-    Rewriting how{compose.is_none() ? Compose() : composer(compose), prepend_space, marked};
-    bpe_.emplace(std::move(tables), AddedTokens(std::move(found)), AddedTokens(std::move(found_later)), std::move(how),
+    Rewriting how{composed, prepend_space, marked};
+    bpe_.emplace(std::move(tables), AddedTokens(std::move(found)), AddedTokens(std::move(found_later)), how,
                  pattern ? scan::cutter(*pattern) : nullptr);
   }
 
@@ -147,9 +138,9 @@ NB_MODULE(_bpe, module) {
       .value("O200K", scan::Pattern::o200k)
       .value("DEEPSEEK3", scan::Pattern::deepseek3);
   nb::class_<Encoder>(module, "Encoder")
-      .def(nb::init<nb::dict, nb::list, std::optional<nb::list>, nb::list, nb::list, nb::object,
-                    std::optional<scan::Pattern>, bool, bool>(),
-           nb::kw_only(), "vocabulary"_a, "merges"_a, "ranks"_a.none(), "raw"_a, "rewritten"_a, "compose"_a.none(),
+      .def(nb::init<nb::dict, nb::list, std::optional<nb::list>, nb::list, nb::list, bool, std::optional<scan::Pattern>,
+                    bool, bool>(),
+           nb::kw_only(), "vocabulary"_a, "merges"_a, "ranks"_a.none(), "raw"_a, "rewritten"_a, "composed"_a,
            "pattern"_a.none(), "ignore_merges"_a, "prepend_space"_a)
       .def("encode", &Encoder::encode, "text"_a, "trusting"_a)
       .def("encode_into", &Encoder::encode_into, "text"_a, "buffer"_a, "trusting"_a)

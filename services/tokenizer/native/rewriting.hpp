@@ -3,30 +3,23 @@
 
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <stdexcept>
-#include <string>
 
 #include "arena.hpp"
-#include "nfc_check.hpp"
+#include "nfc.hpp"
 
 namespace hostless::bpe {
 
-// Text in Unicode's composed form; called only for text that may not be composed already.
-using Compose = std::function<std::string(const std::uint8_t* text, std::size_t size)>;
-
 struct Rewriting {
-  Compose compose;  // empty where the vocabulary does not ask for NFC
+  bool composed = false;  // the vocabulary asks for NFC
   bool prepend_space = false;
   bool unify_space = false;  // U+2581 and the space are the same; the tables write both as a space
 
   // Calls next(text, size) once; what it gets lives for as long as the call.
   template <class Next>
   void rewrite(const std::uint8_t* text, std::size_t size, Arena& arena, Next next) const {
-    if (compose && !nfc::surely_composed(text, size)) {
-      std::string composed = compose(text, size);
-      if (composed.size() > kMostBytes) throw std::length_error("the text is of 2 GiB or more in NFC");
-      return next(reinterpret_cast<const std::uint8_t*>(composed.data()), composed.size());
+    if (composed) {
+      auto found = nfc::Composer(arena).compose(text, size);
+      return next(found.data(), found.size());
     }
     if (!prepend_space && !(unify_space && has_mark(text, size))) return next(text, size);
     std::uint8_t* made = arena.text.need(size + 1);
@@ -41,8 +34,6 @@ struct Rewriting {
   }
 
  private:
-  static constexpr std::size_t kMostBytes = 0x7FFFFFFF;  // places in a text are numbers of 32 bits
-
   static bool is_mark(const std::uint8_t* at) { return at[0] == 0xE2 && at[1] == 0x96 && at[2] == 0x81; }
 
   static bool has_mark(const std::uint8_t* text, std::size_t size) {

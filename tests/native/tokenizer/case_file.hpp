@@ -57,7 +57,7 @@ class CaseFile {
         if (token.special) special.push_back(token.id);
       }
     }
-    bpe::Rewriting how{.compose = {}, .prepend_space = prepend_space_ != 0, .unify_space = !cut};
+    bpe::Rewriting how{.composed = false, .prepend_space = prepend_space_ != 0, .unify_space = !cut};
     if (composed_) {
       how.compose = [](const std::uint8_t* text, std::size_t size) {
         return std::string(reinterpret_cast<const char*>(text), size);

@@ -1,7 +1,8 @@
-"""Texts are brought to NFC as the library does it, and only those that are not in NFC cost anything."""
+"""Texts are brought to NFC as the library does it."""
 
 import unicodedata
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
@@ -20,18 +21,12 @@ class Composer:
     """Ids are bytes, so that what was composed can be read from them."""
 
     def __init__(self) -> None:
-        self.asked = asked = list[str]()
-
-        def compose(text: str) -> str:
-            asked.append(text)
-            return str(library(text))
-
         self._encoder = _bpe.Encoder(
             vocabulary={letter: i for i, letter in enumerate(LETTERS)},
             merges=[],
             raw=[],
             rewritten=[],
-            compose=compose,
+            composed=True,
             pattern=Pattern.GPT2,
             ignore_merges=False,
             prepend_space=False,
@@ -66,9 +61,45 @@ def test_any_marks() -> None:
     check()
 
 
-def test_what_is_composed_is_not_composed_again() -> None:
+def test_every_pair_that_may_compose() -> None:
+    """And each with a mark of the lowest class between them, which is in nobody's way."""
     composer = Composer()
-    for text in ("plain", "naïve café", "हिन्दी में", "中文文本", "שָׁלוֹם".replace("\u05c1", ""), "한국어", "👍🏽"):
-        assert unicodedata.is_normalized("NFC", text)
-        assert composer.composed(text) == text
-    assert composer.asked == []
+    pairs = [unicodedata.normalize("NFD", whole) for whole in BASES]
+    firsts, seconds = sorted({pair[0] for pair in pairs}), sorted({pair[-1] for pair in pairs if len(pair) > 1})
+    for second in seconds:
+        for between in ("", "\u0334"):
+            text = "".join(f"{first}{between}{second}\n" for first in firsts)
+            assert composer.composed(text) == library(text)
+
+
+def test_hangul_in_letters() -> None:
+    composer = Composer()
+    syllables = "".join(chr(point) for point in range(0xAC00, 0xAC00 + 11172))
+    for text in (syllables, library(syllables), unicodedata.normalize("NFD", syllables), "\uac00\u11a7\u11a8\u1161"):
+        assert composer.composed(text) == library(text)
+
+
+def test_as_many_marks_as_there_are_in_any_order() -> None:
+    composer = Composer()
+    order = np.random.default_rng(6)
+    for count in (2, 16, 17, 5000):
+        for base in ("", "a", "\u1eaf", "각", "中"):
+            text = f"x{base}{''.join(order.permutation(MARKS * 6)[:count])}é"
+            assert composer.composed(text) == library(text)
+
+
+def test_texts_that_are_composed_stay() -> None:
+    composer = Composer()
+    for text in (
+        "plain",
+        "naïve café",
+        "हिन्दी में पढ़ने",
+        "আমি বাংলায়",
+        "தமிழ்க்கொடி",
+        "中文文本",
+        "한국어",
+        "👍🏽",
+        "",
+        "\u0301",
+    ):
+        assert composer.composed(text) == text == library(text)
