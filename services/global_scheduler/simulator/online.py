@@ -37,7 +37,6 @@ class Service:
     ttft_s: float
     ttst_s: float
     tpot_s: float
-    queued_s: float
     read_s: float
     outcome: Outcome
 
@@ -60,10 +59,8 @@ def serve(
     """Poisson arrivals at this rate."""
     arriving = workload.open(agents_per_s, window.end_s, seed)
     outcome = simulate(cluster, system, arriving, timing, until_s=window.end_s)
-    ttft, ttst, tpot, queued, read = (
-        outcome.mean(name, window.warm_s) for name in ("ttft", "ttst", "tpot", "queued", "read")
-    )
-    return Service(agents_per_s, ttft, ttst, tpot, queued, read, outcome)
+    ttft, ttst, tpot, read = (outcome.mean(name, window.warm_s) for name in ("ttft", "ttst", "tpot", "read"))
+    return Service(agents_per_s, ttft, ttst, tpot, read, outcome)
 
 
 def capacity(

@@ -10,8 +10,6 @@ MOST_LAUNCHES = 120
 class DeviceSettings:
     """Raises ValueError where a value can't be."""
 
-    ordinal: int = 0
-    """Which GPU."""
     launch_window: int = MOST_LAUNCHES
     """Launches until the scheduler replaces itself."""
     report_s: float = 5e-3

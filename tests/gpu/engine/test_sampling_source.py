@@ -87,12 +87,10 @@ def test_draws_are_those_of_the_reference(
     token = drawn(library, logits, temperature, top_p, top_k, uniform)
     expected = draw(logits.float(), temperature, top_p, top_k, uniform)
     if token != expected:  # only where float64 itself can't tell: the target lies on a token's very edge
-        assert _near_edge(logits.float(), temperature, top_p, top_k, uniform, token, expected)
+        assert _near_edge(logits.float(), temperature, top_p, top_k, uniform, token)
 
 
-def _near_edge(
-    logits: torch.Tensor, temperature: float, top_p: float, top_k: int, uniform: float, token: int, expected: int
-) -> bool:
+def _near_edge(logits: torch.Tensor, temperature: float, top_p: float, top_k: int, uniform: float, token: int) -> bool:
     """Whether a nudge of 1e-9 to uniform or top_p makes the reference draw the same token."""
     for nudge in (-1e-9, 1e-9):
         for p in (top_p, min(1.0, top_p + nudge)):

@@ -32,7 +32,6 @@ class Request:
     generation: int
     expected: list[int]
     spoilt: bool
-    submitted_at: float
     seen: int = 0
     cancelled: bool = False
 
@@ -111,7 +110,7 @@ class FrontEnd:
             self.spoil(record)
         self.records[slot] = record
         expected = expected_tokens(seed, prompt, most, stop_id)
-        self.live[i] = Request(generation, expected, spoilt, time.monotonic())
+        self.live[i] = Request(generation, expected, spoilt)
         self.words[slot] = _ring.slot_word(SlotState.PREFILL_PENDING, Finish.NONE, generation, 0)
 
     def spoil(self, record: Any) -> None:
