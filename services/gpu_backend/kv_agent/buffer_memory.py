@@ -1,5 +1,9 @@
 """Which part of the memory for buffers is whose: bounded, accounted, first come, first served. Pure but for asyncio's
-futures."""
+futures.
+
+A part that somebody who stands still may write to at any time can be nobody else's. It is written off, and as much
+memory elsewhere is granted in its place.
+"""
 
 import asyncio
 from collections import deque
@@ -10,27 +14,30 @@ class LargerThanAll(Exception):
 
 
 class Share:
-    """A part of the memory, or a place in the queue for it: `granted` is done once it is held. `first`: its first byte,
-    from then on."""
+    """A part of the memory, or a place in the queue for it: `granted` is done once it is held. From then on `first` is
+    its first byte; or it lies `apart`: so much other memory may be used."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.first = 0
+        self.apart = self.lost = False
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.returned = False
 
 
 class BufferMemory:
-    """Verbs: ask, give_back. Shares are in one piece and don't overlap; held + free = size, always."""
+    """Verbs: ask, write_off, give_back. Shares are in one piece and don't overlap; held + free = size, always. While
+    something is written off, others may lie apart, `size` bytes at most: so `free` may be below 0."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._held: list[Share] = []  # by place
+        self._apart: list[Share] = []
         self._waiting: deque[Share] = deque()
 
     @property
     def free(self) -> int:
-        return self.size - sum(share.size for share in self._held)
+        return self.size - sum(share.size for share in (*self._held, *self._apart))
 
     @property
     def waiting(self) -> int:
@@ -45,21 +52,37 @@ class BufferMemory:
         self._grant()
         return share
 
+    def write_off(self, share: Share) -> None:
+        """One that is held: nobody knows when it comes back."""
+        share.lost = True
+        self._grant()
+
     def give_back(self, share: Share) -> None:
         """Whether it was granted yet or not. Idempotent."""
         if share.returned:
             return
         share.returned = True
-        (self._held if share.granted.done() else self._waiting).remove(share)
+        holders = self._apart if share.apart else self._held
+        (holders if share.granted.done() else self._waiting).remove(share)
         self._grant()
 
     def _grant(self) -> None:
-        while self._waiting and (gap := self._gap(self._waiting[0].size)) is not None:
-            index, first = gap
-            share = self._waiting.popleft()
-            share.first = first
-            self._held.insert(index, share)
+        while self._waiting:
+            share = self._waiting[0]
+            if (gap := self._gap(share.size)) is not None:
+                index, share.first = gap
+                self._held.insert(index, share)
+            elif self._room_apart(share.size):
+                share.apart = True
+                self._apart.append(share)
+            else:
+                return
+            self._waiting.popleft()
             share.granted.set_result(None)
+
+    def _room_apart(self, size: int) -> bool:
+        lost = sum(share.size for share in self._held if share.lost)
+        return lost > 0 and size <= self.free + lost
 
     def _gap(self, size: int) -> tuple[int, int] | None:
         """The first that is large enough: which share comes behind it, and where it begins."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from services.common.keys import BLOCK_TOKENS
 from services.gpu_backend.kv_agent.buffer_memory import Share
-from services.gpu_backend.kv_agent.receive_buffers import ReceiveBuffer, ReceiveBuffers
+from services.gpu_backend.kv_agent.receive_buffer import ReceiveBuffer
+from services.gpu_backend.kv_agent.receive_buffers import ReceiveBuffers
 
 
 class UnknownTransfer(Exception):
