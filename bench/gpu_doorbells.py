@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bench.gpu_scheduler_rig import Client, serving, spread, word_at
 from services.fabric._ring import SlotState
+from services.gpu_backend.device.device_scheduler import DeviceScheduler
 from services.gpu_backend.device.driver import Arguments, Device, MappedMemory, Module, Stream
 from services.gpu_backend.device.ring_memory import HostRing
 
@@ -56,14 +57,17 @@ class Clocks:
         self._page.close()
 
 
-def doorbells(device: Device, module: Module, stream: Stream, step_us: int, times: int) -> dict[str, Any]:
+def doorbells(
+    device: Device, module: Module, stream: Stream, step_us: int, times: int,
+    scheduler: type[DeviceScheduler] = DeviceScheduler,
+) -> dict[str, Any]:  # fmt: skip
     """Submits, at any moment of a decode of `step_us` a step. `seen`: the turn that claims the request began.
 
     The clocks of host and GPU drift apart by some microseconds a second, and not evenly: they are compared over and
     over.
     """
     clocks = Clocks(module, stream)
-    with serving(device, 1000 * step_us, HostRing) as rig:
+    with serving(device, 1000 * step_us, HostRing, scheduler=scheduler) as rig:
         client, dice = Client(rig, 2500), random.Random(1)
         client.write(0, 4, 8000)  # as long as four slots have room
         client.ring()

@@ -29,6 +29,7 @@ from bench.common.cpu_quota import OneCore
 from bench.common.hogs import Hogs
 from bench.gpu_requests import prompts_of, requests_of
 from bench.gpu_resident_client import Engine, Ran
+from tests.gpu.scheduler.builds import BUILDS
 
 FORMS = ("resident", "host", "host-overlap")
 MIXES = ((16, 512, 32), (16, 512, 128), (16, 1024, 512), (64, 256, 64))
@@ -84,22 +85,22 @@ def told(ran: Ran) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure(
-    form: str, folder: Path, layers: int, repeats: int, grades: list[str], long: int, rate: float
-) -> dict[str, Any]:
+def measure(form: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Everything of one form."""
     runs: list[tuple[str, str, int, Ran]] = []
     held: dict[str, str] = {}
-    with Engine(form, folder, layers=layers, deadline_s=280) as engine:
+    with Engine(
+        form, folder, layers=given.layers, deadline_s=280, build=given.build, skinny_rows=given.skinny_rows
+    ) as engine:
         vocab, pid = engine.started["vocab"], engine.started["pid"]
         engine.run(prompts_of([64] * 16, vocab, 0), 20)
-        for grade in grades:
+        for grade in given.grades:
             with under(grade, pid) as how:
                 held[grade] = how
-                if rate:
-                    runs.append((grade, OPEN, 0, engine.open_loop(*requests_of(rate, OPEN_COUNT, vocab))))
-                for repeat in range(repeats):
-                    for batch in (16, 1):
+                if given.rate:
+                    runs.append((grade, OPEN, 0, engine.open_loop(*requests_of(given.rate, OPEN_COUNT, vocab))))
+                for repeat in range(given.repeats):
+                    for batch in given.batches:
                         prompts = prompts_of([128] * batch, vocab, 10 + repeat)
                         runs.append((grade, f"batch {batch}", DECODED, engine.run(prompts, DECODED)))
                     for count, length, most in MIXES if grade in MIXED_UNDER else ():
@@ -108,15 +109,15 @@ def measure(
             if grade == "alone":
                 for count in (1000, 500, 1000, 500):
                     runs.append((grade, f"prompt of {count}", 2, engine.run(prompts_of([count], vocab, 29), 2)))
-                if long:
-                    ran = engine.run(prompts_of([128] * 16, vocab, 30), long)
-                    runs.append((grade, f"16 x 128 -> {long}", long, ran))
+                if given.long:
+                    ran = engine.run(prompts_of([128] * 16, vocab, 30), given.long)
+                    runs.append((grade, f"16 x 128 -> {given.long}", given.long, ran))
     result: dict[str, Any] = {
         "gpu": engine.started["gpu"], "torch": engine.started["torch"], "held": held,
         "model_s": round(engine.started["model_s"], 1), "capture_s": round(engine.started["capture_s"], 1),
         "counters": engine.last,
     }  # fmt: skip
-    for grade in grades:
+    for grade in given.grades:
         rows: dict[str, Any] = {}
         for its_grade, name, most, ran in runs:
             if its_grade != grade:
@@ -142,6 +143,9 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--long", type=int, default=LONG, help="tokens of the long decode of 16, alone; 0: none")
     parser.add_argument("--rate", type=float, default=9.0, help="of the open loop, requests a second; 0: none")
+    parser.add_argument("--batches", type=int, nargs="+", default=[16, 1], help="of the decodes")
+    parser.add_argument("--skinny-rows", type=int, default=8, help="as CudaSettings has it")
+    parser.add_argument("--build", choices=list(BUILDS), default="as it is", help="of the scheduler on the GPU")
     parser.add_argument("--grades", nargs="+", choices=list(GRADES), default=list(GRADES))
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # what was started is stopped
@@ -153,9 +157,7 @@ def main() -> None:
     for form in given.forms:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                found[form] = measure(
-                    form, Path(folder), given.layers, given.repeats, given.grades, given.long, given.rate
-                )
+                found[form] = measure(form, Path(folder), given)
             except (RuntimeError, OSError) as error:
                 found[form] = {"failed": repr(error)}
         found["total_s"] = round(time.perf_counter() - begin, 1)

@@ -38,6 +38,7 @@ from services.gpu_backend.models.registry import load
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.overlap import OverlapScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
+from tests.gpu.scheduler.builds import scheduler_of
 
 KEPT = 1 << 17
 """Stamps, by step."""
@@ -73,6 +74,9 @@ class Wanted:
     max_context: int = 5184
     pages: int = 0
     """0: for all lanes."""
+    build: str = "as it is"
+    """Of the scheduler on the GPU (tests/gpu/scheduler/builds.py)."""
+    skinny_rows: int = 8
     traffic_blocks: int = 0
     """KV blocks that bench/gpu_kv_traffic.py moves at a time; 0: none."""
 
@@ -173,7 +177,7 @@ def main() -> None:
     engine = StampedEngine(
         model, wanted.folder or "random",
         CudaSettings(decode_sizes=decodes, prefill_sizes=prefills,
-                     spare_processors=int(wanted.form == "resident"),
+                     spare_processors=int(wanted.form == "resident"), skinny_rows=wanted.skinny_rows,
                      singles="beside" if wanted.mixed_tokens else "tiles"),
     )  # fmt: skip
     settings = SchedulerSettings(
@@ -197,7 +201,8 @@ def main() -> None:
         if wanted.traffic_blocks:
             size = engine.geometry
             mover = Mover(device, wanted.traffic_blocks, size.block_bytes, size.layers)
-        scheduler = DeviceScheduler(
+        kind = scheduler_of(wanted.build, Path(wanted.stamps).parent)
+        scheduler = kind(
             memory, engine, settings, max_context=wanted.max_context, device=device,
             device_settings=DeviceSettings(deadline_s=wanted.deadline_s),
         )  # fmt: skip

@@ -1,7 +1,10 @@
 """What the scheduler on the GPU costs: launches, scans, doorbells, and all that stands between two steps.
 
     python -m bench.gpu_scheduler OUT.json [--steps 1000000]
+    python -m bench.gpu_scheduler OUT.json --builds ["as it is" ...]
 
+With --builds it compares ways to build the scheduler (tests/gpu/scheduler/builds.py) by doorbells and steps; else it
+measures the one that there is.
 Needs one GPU of compute capability 9.0 or more; takes under a minute. The "model" of the step figures spins for
 a set time and notes the GPU's clock as it begins and ends, so `between steps` is exact, step by step: from the
 end of a graph (its last node stores the step's number) to the first instruction of the next.
@@ -11,6 +14,7 @@ import argparse
 import functools
 import json
 import platform
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +31,7 @@ from services.gpu_backend.device.device_scheduler import DeviceScheduler
 from services.gpu_backend.device.driver import Arguments, Device, Module, Stream
 from services.gpu_backend.device.ring_memory import DeviceRing, HostRing
 from services.gpu_backend.device.settings import MOST_LAUNCHES
+from tests.gpu.scheduler.builds import BUILDS, scheduler_of
 
 DOORBELLS = ((200, 2000), (4200, 1500))
 """Microseconds of a step, submits; 4,200 are those of Llama-3 8B's shape."""
@@ -44,15 +49,21 @@ class ProfiledScheduler(DeviceScheduler):
         return {"turns": turns, "ns": [round(float(total) / max(turns, 1)) for total in table[kind, : kind + 1]]}
 
 
-def recovery_us(between: NDArray[Any]) -> float:
-    """What a relaunch adds to the gap before its step, over the steps of a launch window."""
-    relaunches = np.sort(between)[-max(1, len(between) // MOST_LAUNCHES) :]
-    return round(float(relaunches.mean() - np.median(between)) / 1000 / MOST_LAUNCHES, 4)
+def recovery(numbers: NDArray[Any], between: NDArray[Any]) -> dict[str, Any]:
+    """What a relaunch adds to the gap before its step, over the steps of a launch window: by the steps' numbers, as
+    other gaps are long too (here all sequences need a page in the same step). `after`: steps of a window before it."""
+    medians = [float(np.median(between[numbers % MOST_LAUNCHES == i])) for i in range(MOST_LAUNCHES)]
+    slowest = int(np.argmax(medians))
+    extra = (medians[slowest] - float(np.median(between))) / 1000
+    return {"relaunch_adds_us": round(extra, 3), "recovery_us_a_step": round(extra / MOST_LAUNCHES, 4),
+            "after": slowest or MOST_LAUNCHES}  # fmt: skip
 
 
-def steps(device: Device, batch: int, nanoseconds: int, count: int) -> dict[str, Any]:
+def steps(
+    device: Device, batch: int, nanoseconds: int, count: int, scheduler: type[DeviceScheduler] = DeviceScheduler
+) -> dict[str, Any]:
     """`batch` sequences decode `count` tokens each; the last steps are looked at."""
-    with serving(device, nanoseconds, HostRing) as rig:
+    with serving(device, nanoseconds, HostRing, scheduler=scheduler) as rig:
         client = Client(rig, 4000)
         for slot in range(batch):
             client.write(slot, 4, count)
@@ -63,15 +74,15 @@ def steps(device: Device, batch: int, nanoseconds: int, count: int) -> dict[str,
         assert isinstance(engine, TimedEngine)
         begin, _, done = engine.times()
         last = counters["decode_launches"] + counters["prefill_launches"]
-        order = np.arange(last - min(last - 50, count * 3 // 4), last - 2) % KEPT
-        following = (order + 1) % KEPT
+        numbers = np.arange(last - min(last - 50, count * 3 // 4), last - 2)
+        order, following = numbers % KEPT, (numbers + 1) % KEPT
         between = begin[following] - done[order]
         return {
             "batch": batch, "model_us": nanoseconds / 1000, "steps": last, "relaunches": counters["relaunches"],
             "launch_errors": rig.scheduler.launch_errors, "turns": counters["turns"],
             "graph_us": spread(done[order] - begin[order]), "between_steps_us": spread(between),
             "period_us": spread(begin[following] - begin[order]),
-            "recovery_us_a_step": recovery_us(between),
+            **recovery(numbers, between),
         }  # fmt: skip
 
 
@@ -87,11 +98,20 @@ def profile(device: Device, batch: int) -> dict[str, Any]:
         return {"batch": batch, **rig.scheduler.marks()}
 
 
+def build_of(name: str, device: Device, module: Module, stream: Stream) -> dict[str, Any]:
+    """Doorbells and steps of one build."""
+    with tempfile.TemporaryDirectory() as folder:
+        kind = scheduler_of(name, Path(folder))
+        bells = doorbells(device, module, stream, DOORBELLS[1][0], 1000, kind)
+        return {"doorbell": bells, "steps": [steps(device, batch, 100_000, 3000, kind) for batch in (1, 16, 64, 256)]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--doorbells", action="store_true", help="nothing else")
+    parser.add_argument("--builds", nargs="*", choices=list(BUILDS), help="compares these; no name: all")
     given = parser.parse_args()
     device = Device()
     begin = time.perf_counter()
@@ -116,9 +136,14 @@ def main() -> None:
     if given.doorbells:
         add("doorbell_pinned", lambda: [doorbells(device, module, stream, *each) for each in DOORBELLS])
         return
+    if given.builds is not None:
+        for name in given.builds or BUILDS:
+            add(name, functools.partial(build_of, name, device, module, stream))
+        return
     launches = Launches(module, stream)
     add("empty_graph", lambda: launches.run(given.steps, 120))
     add("tail_launch_each_step", lambda: launches.run(20_000, 1))
+    add("launches_until_one_is_refused", lambda: launches.run(5000, 5000)["failed_at"])
     add("host_launch_and_sync_us", launches.from_host)
     for name, make_ring in (("gpu_memory", DeviceRing), ("pinned_memory", HostRing)):
         with serving(device, 0, HostRing) as rig:
@@ -132,7 +157,7 @@ def main() -> None:
     add("doorbell_pinned", lambda: [doorbells(device, module, stream, *each) for each in DOORBELLS])
     add(
         "steps",
-        lambda: [steps(device, b, ns, 3900 if ns == 0 else 1500) for ns in (0, 100_000) for b in (1, 16, 64, 256)],
+        lambda: [steps(device, b, ns, 3900 if ns == 0 else 3000) for ns in (0, 100_000) for b in (1, 16, 64, 256)],
     )
     add("total_s", lambda: round(time.perf_counter() - begin, 1))
 

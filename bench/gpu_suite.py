@@ -65,6 +65,29 @@ PARTS = {
     "neighbours": Part(80, ("-m", "bench.gpu_neighbours", "{out}.json", "--seconds", "60")),
     "scheduler": Part(60, ("-m", "bench.gpu_scheduler", "{out}.json")),
     "smollm2": Part(160, ("-m", "bench.gpu_correctness", "{out}.json", "--model", "SmolLM2-135M-Instruct")),
+    "qwen3": Part(110, ("-m", "bench.gpu_correctness", "{out}.json", "--architecture", "qwen3")),
+    "qwen2": Part(110, ("-m", "bench.gpu_correctness", "{out}.json", "--architecture", "qwen2")),
+    "builds": Part(
+        150,
+        ("-m", "bench.gpu_scheduler", "{out}.json", "--builds", "as it is", "lands afterwards", "quick hand-over",
+         "doorbells first", "all"),
+    ),
+    "built-all": Part(
+        80, ("-m", "bench.gpu_resident", "{out}.json", "--forms", "resident", "--grades", "alone", "--rate", "0",
+             "--long", "0", "--repeats", "3", "--build", "all"),
+    ),
+    "built-as-it-is": Part(
+        80, ("-m", "bench.gpu_resident", "{out}.json", "--forms", "resident", "--grades", "alone", "--rate", "0",
+             "--long", "0", "--repeats", "3"),
+    ),
+    "energy-skinny": Part(
+        80, ("-m", "bench.gpu_resident", "{out}.json", "--forms", "resident", "--grades", "alone", "--rate", "4",
+             "--long", "0", "--batches", "12", "8", "4", "1", "--repeats", "2"),
+    ),
+    "energy-cublas": Part(
+        80, ("-m", "bench.gpu_resident", "{out}.json", "--forms", "resident", "--grades", "alone", "--rate", "4",
+             "--long", "0", "--batches", "12", "8", "4", "1", "--repeats", "2", "--skinny-rows", "0"),
+    ),
     "forms": Part(
         430,
         ("-m", "bench.gpu_resident", "{out}.json", "--rate", "9", "--long", "0",

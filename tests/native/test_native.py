@@ -15,6 +15,8 @@ INCLUDES = [f"-I{HERE}", f"-I{SERVICES}/gpu_backend/scheduler", f"-I{SERVICES}/f
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 THREAD = ("-O1", "-g", "-fsanitize=thread")
 ADDRESS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+UNLANDED = ("-O1", "-g", "-DHOSTLESS_HANDS_OVER_UNLANDED=1")
+"""tuning.hpp's other way through the core."""
 
 
 def need(compiler: str) -> str:
@@ -38,12 +40,12 @@ def run(program: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module", params=[THREAD, ADDRESS], ids=["thread", "address"])
+@pytest.fixture(scope="module", params=[THREAD, ADDRESS, UNLANDED], ids=["thread", "address", "unlanded"])
 def stress(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("stress"), "stress.cpp", request.param)
 
 
-@pytest.mark.slow  # two sanitizer builds
+@pytest.mark.slow  # three builds, two with sanitizers
 @pytest.mark.parametrize("team", ["host", "team"])
 def test_threads_race_for_nothing_and_every_token_is_right(stress: Path, team: str) -> None:
     for seed in ("1", "2", "3"):  # chunks; whole prompts; mixed steps

@@ -4,13 +4,14 @@
 
 #include "control.hpp"
 #include "platform.hpp"
+#include "tuning.hpp"
 
 namespace hostless {
 
 constexpr uint32_t kTeam = 256, kBlock = kTeam + 32;
 constexpr uint32_t kTeamBarrier = 1;
 // In ns.
-constexpr uint64_t kLongestRest = 200'000, kLongestHurry = 50'000, kGrace = 1'000'000'000;
+constexpr uint64_t kLongestRest = Tuning::longest_rest_ns, kLongestHurry = 50'000, kGrace = 1'000'000'000;
 constexpr uint32_t kLaunchAttempts = 16;
 
 template <class T>
@@ -53,5 +54,13 @@ struct Board {
   uint32_t ending;   // Ending that the watcher asks for; 0 none
   uint32_t hurries;  // the team is between two steps
 };
+
+// In device memory, from one execution to the next of a scheduler that is built to need it.
+struct Kept {
+  uint64_t seen[Watched::count];  // by the watcher, of all words
+  uint32_t looked;                // 1: they are there
+  uint32_t over;                  // 1: it has ended for good
+};
+static __device__ Kept kept;
 
 }  // namespace hostless

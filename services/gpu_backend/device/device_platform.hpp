@@ -4,6 +4,11 @@
 
 namespace hostless {
 
+// A fresh execution of the graph that this kernel is alone in, behind this one and all that it has launched.
+__device__ inline cudaError_t launch_tail() {
+  return cudaGraphLaunch(cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch);
+}
+
 struct DevicePlatform {
   Board& board;
   const Mission& mission;
@@ -14,6 +19,8 @@ struct DevicePlatform {
   uint64_t launched = 0;      // step in flight; thread 0's
   uint32_t last_graph = kNone;
   uint64_t likely = 0;  // executable of the next step, if it is of the same graph; read while a step flies
+  bool tailed = false;  // launch_tail was called, and said:
+  cudaError_t tail_error = cudaSuccess;
 
   __device__ static uint32_t thread() { return threadIdx.x; }
   __device__ static constexpr uint32_t threads() { return kTeam; }
@@ -104,9 +111,14 @@ struct DevicePlatform {
     last_graph = graph;
     likely = executable(graph, number + 1);
     hurry(0);
-    if (flies) return;
-    store_relaxed(&step.error, 1u);  // nothing will compute it
-    store_release(&step.done_step, number);
+    if (!flies) {
+      store_relaxed(&step.error, 1u);  // nothing will compute it
+      store_release(&step.done_step, number);
+    }
+    if (Tuning::tails_early && launches >= mission.launch_window) {
+      tailed = true;
+      tail_error = launch_tail();
+    }
   }
   __device__ bool start(uint64_t executable) {
     ++launches;

@@ -7,10 +7,11 @@ namespace hostless {
 
 // Thread 0: what becomes of the scheduler after this execution. When the launch window is spent, a fresh one
 // is launched behind this one, and finds all state in device memory (B4).
-__device__ inline Ending hand_over(const Mission& mission, const Board& board, Turn turn) {
+__device__ inline Ending hand_over(const Mission& mission, const Board& board, const DevicePlatform& platform,
+                                   Turn turn) {
   const uint32_t asked = look_at(board.ending);
   if (turn != Turn::relaunch) return asked != 0 ? static_cast<Ending>(asked) : Ending::stopped;
-  const cudaError_t error = cudaGraphLaunch(cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch);
+  const cudaError_t error = platform.tailed ? platform.tail_error : launch_tail();
   if (error == cudaSuccess) return Ending::runs;
   mission.control->relaunch_error = error;
   return Ending::stranded;
@@ -27,10 +28,14 @@ __device__ inline void copy_hot(void* __restrict__ to, const void* __restrict__ 
 // By kBlock threads: the team, and the watcher behind it. `hot`: hot_bytes of shared memory.
 template <class Platform>
 __device__ void serve(const Mission& mission, Board& board, void* hot) {
-  if (threadIdx.x == 0) board.version = board.leaves = board.ending = board.hurries = 0;
+  if (Tuning::tails_early && kept.over) return;  // this was launched before the last one knew that it was the last
+  if (threadIdx.x == 0) {
+    board.hurries = Tuning::starts_still;
+    board.version = board.leaves = board.ending = 0;
+  }
   if (threadIdx.x >= kTeam) {
     Watcher watcher{board, *static_cast<const CoreState*>(hot), mission};
-    const uint64_t first = watcher.load(Watched::count);  // over the bus, while the team copies
+    const uint64_t first = watcher.first_look();  // over the bus, while the team copies
     __syncthreads();
     watcher.run(first);
     __syncthreads();
@@ -49,11 +54,13 @@ __device__ void serve(const Mission& mission, Board& board, void* hot) {
   platform.barrier();
   copy_hot(mission.core, hot, mission.hot_bytes);
   platform.barrier();
-  const Ending ending = threadIdx.x == 0 ? hand_over(mission, board, turn) : Ending::runs;
+  const Ending ending = threadIdx.x == 0 ? hand_over(mission, board, platform, turn) : Ending::runs;
   if (threadIdx.x == 0 && turn != Turn::relaunch) tell(board.leaves, Board::kForGood, cuda::memory_order_release);
   __syncthreads();  // the watcher has made its last report
-  if (threadIdx.x == 0 && ending != Ending::runs)
+  if (threadIdx.x == 0 && ending != Ending::runs) {
+    if (Tuning::tails_early) kept.over = 1;
     DevicePlatform::store_release(&mission.control->ended, static_cast<uint64_t>(ending));
+  }
 }
 
 }  // namespace hostless

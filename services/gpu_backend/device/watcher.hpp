@@ -27,6 +27,10 @@ struct Watcher {
   uint64_t last = 0, next_report = 0, host_moved = 0, last_host_beat = 0;
   uint32_t version = 0;
 
+  __device__ uint64_t first_look() const {
+    if (Tuning::keeps_board && kept.looked) return lane < Watched::count ? kept.seen[lane] : 0;
+    return load(Watched::count);
+  }
   // The lanes below `count` read their words, by one load of the warp.
   __device__ uint64_t load(uint32_t count) const {
     return lane < count ? DevicePlatform::load_relaxed(watched_word(mission, lane)) : 0;
@@ -79,19 +83,22 @@ struct Watcher {
   // One read of host memory on its way, never more: with three, each kernel of a graph ended late, and a step took
   // 8 to 29 % longer.
   __device__ void run(uint64_t first) {
-    constexpr uint32_t kNowAndThen = 16;
     note(first, Watched::count, true);
     __syncthreads();  // the team waits for it
     uint32_t leaves = 0;
     for (uint32_t round = 0; leaves == 0; ++round) {
       hold_still();
-      const bool all = round % kNowAndThen == 0;
+      const bool all = round % Tuning::house_rounds == 0;
       if (all) keep_house();
       const uint32_t count = all ? Watched::count : Watched::leases;
       note(load(count), count);
       leaves = look_at(board.leaves, cuda::memory_order_acquire);
     }
     if (leaves == Board::kForGood) report(device_ns());
+    if (Tuning::keeps_board && lane < Watched::count) {
+      kept.seen[lane] = last;
+      kept.looked = 1;
+    }
   }
   __device__ void hold_still() const {
     if (look_at(board.hurries) == 0) return;

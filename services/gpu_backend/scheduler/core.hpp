@@ -22,6 +22,7 @@
 #include "assembly.hpp"
 #include "departures.hpp"
 #include "landing.hpp"
+#include "tuning.hpp"
 
 namespace hostless {
 
@@ -30,6 +31,7 @@ struct Sky {
   static constexpr uint32_t clear = 0, flying = 1, landed = 2, overdue = 3, bits = 3;
   static constexpr uint32_t stops = 4;   // the host wants the loop to end
   static constexpr uint32_t failed = 8;  // the step that landed could not be computed
+  static constexpr uint32_t spent = 16;  // the launch window; a fresh execution lands the step
 };
 
 // Thread 0.
@@ -53,7 +55,10 @@ HOSTLESS_FN uint32_t look(Context<P>& c) {
   const auto command = static_cast<Command>(c.p.command(s));
   if (s.mode == EngineState::starting) set_mode(c, EngineState::serving);
   if (s.mode == EngineState::serving && command != Command::run) set_mode(c, EngineState::draining);
-  return look_up(c) | (command == Command::stop ? Sky::stops : 0);
+  const uint32_t sky = look_up(c) | (command == Command::stop ? Sky::stops : 0);
+  if (Tuning::hands_over_unlanded && (sky & ~Sky::failed) == Sky::landed && c.p.window_left() == 0)
+    return sky | Sky::spent;
+  return sky;
 }
 
 template <class P>
@@ -131,6 +136,10 @@ template <class P>
 HOSTLESS_FN Turn turn(Context<P>& c) {
   const auto seen = static_cast<uint32_t>(leader(c.p, [&] { return look(c); }));
   const uint32_t sky = seen & Sky::bits;
+  if (Tuning::hands_over_unlanded && (seen & Sky::spent)) {
+    lead(c.p, [&] { bump(c.p, c.s.counters.relaunches); });
+    return Turn::relaunch;
+  }
   if (sky == Sky::overdue) fail(c);
   if (sky == Sky::landed) land(c, seen & Sky::failed);
   if ((seen & Sky::stops) && sky != Sky::flying) {

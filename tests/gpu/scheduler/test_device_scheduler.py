@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from services.gpu_backend._device import Ending
 from services.gpu_backend.device.ring_memory import DeviceRing
 from services.gpu_backend.device.settings import DeviceSettings
 from services.gpu_backend.scheduler.settings import SchedulerSettings
+from tests.gpu.scheduler.builds import BUILDS, scheduler_of
 from tests.gpu.scheduler.rig import MOST_PROMPT, MOST_TOKENS, ROOT, Rig, SilentEngine, summary_of
 
 pytestmark = pytest.mark.gpu
@@ -153,3 +155,20 @@ def test_a_killed_host_leaves_a_usable_gpu(device: Any) -> None:
         summary = summary_of(rig.front_end(0, requests=50))
         assert summary["wrong"] == []
         assert summary["requests"] == 50
+
+
+@pytest.mark.parametrize("name", [name for name in BUILDS if BUILDS[name]])
+def test_other_builds_are_right_and_end(device: Any, tmp_path: Path, name: str) -> None:
+    kind = scheduler_of(name, tmp_path)
+    with Rig(device, TIGHT, scheduler=kind) as rig:
+        processes = [rig.front_end(0, requests=200, cancel_one_in=4000), rig.front_end(1, requests=50, spoil_one_in=10)]
+        for process in processes:
+            assert summary_of(process)["wrong"] == []
+        n = rig.scheduler.counters()
+        assert n["illegal_transitions"] == 0
+        assert n["relaunches"] > 5
+    with Rig(device, ROOMY, own=DeviceSettings(deadline_s=1.0), scheduler=kind) as rig:
+        process = rig.front_end(0, requests=100_000)
+        rig.lose(Ending.DEADLINE)
+        process.kill()
+        process.wait()

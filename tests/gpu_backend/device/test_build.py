@@ -37,6 +37,13 @@ def test_nvrtc_compiles_and_nvjitlink_links(source: Path, kernels: Path) -> None
     assert [kept.read_bytes() for kept in kernels.iterdir()] == [code], "kept whole, and nothing beside it"
 
 
+@pytest.mark.slow  # compiles the core
+def test_the_scheduler_builds_in_its_other_ways(kernels: Path, tmp_path: Path) -> None:
+    from tests.gpu.scheduler.builds import source_of
+
+    assert build.cubin(source_of("all", tmp_path))[:4] == b"\x7fELF"
+
+
 def test_what_is_kept_is_not_built_again_until_a_header_changes(
     kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
