@@ -47,7 +47,7 @@ class CaseFile {
     if (at_ != bytes_.size()) throw std::runtime_error("the case file is longer than what it says");
   }
 
-  // Its texts are in NFC, so composing is nothing here. `plain`: with the scanner that every machine has.
+  // `plain`: with the scanner that every machine has.
   hostless::bpe::Bpe encoder(bool plain) const {
     using namespace hostless;
     const scan::Cut cut = cutter(plain);
@@ -57,14 +57,9 @@ class CaseFile {
         if (token.special) special.push_back(token.id);
       }
     }
-    bpe::Rewriting how{.composed = false, .prepend_space = prepend_space_ != 0, .unify_space = !cut};
-    if (composed_) {
-      how.compose = [](const std::uint8_t* text, std::size_t size) {
-        return std::string(reinterpret_cast<const char*>(text), size);
-      };
-    }
+    bpe::Rewriting how{.composed = composed_ != 0, .prepend_space = prepend_space_ != 0, .unify_space = !cut};
     return {bpe::VocabularyReader(tokens_, !cut).tables(merges_, ignore_merges_ != 0, special), bpe::AddedTokens(raw_),
-            bpe::AddedTokens(rewritten_), std::move(how), cut};
+            bpe::AddedTokens(rewritten_), how, cut};
   }
 
   // Null for a SentencePiece vocabulary.
