@@ -46,3 +46,5 @@ class ModelConfig:
             raise ModelError(f"head_dim is {self.head_dim}; RoPE needs an even one")
         if not self.rms_epsilon > 0 or not self.rope_theta > 0:
             raise ModelError(f"rms_epsilon {self.rms_epsilon} and rope_theta {self.rope_theta} must be > 0")
+        if (rope := self.rope_scaling) and not (rope.factor > 0 and 0 < rope.low_freq_factor < rope.high_freq_factor):
+            raise ModelError(f"{rope}: the factor must be > 0, and the low one below the high one")

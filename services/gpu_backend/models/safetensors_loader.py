@@ -15,12 +15,15 @@ _BUFFERS = "rotary_emb.inv_freq"  # older checkpoints keep what follows from the
 
 
 def weight_files(folder: Path) -> dict[str, Path]:
-    """Tensor name -> file. Raises ModelError for a shard that the index names and the folder lacks."""
+    """Tensor name -> file. Raises ModelError for an index that is none, and for a shard that it names and the folder
+    lacks."""
     index = folder / _INDEX
     if index.exists():
-        named = read_json(index).get("weight_map", {})
+        named = read_json(index).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(shard, str) for shard in named.values()):
+            raise ModelError(f"{index}: 'weight_map' must be an object of file names by tensor")
         for shard in sorted(set(named.values())):
-            if not (folder / shard).exists():
+            if not (folder / shard).is_file():
                 raise ModelError(f"{folder / shard}: missing; {_INDEX} names it: fetch the model again")
         return {name: folder / shard for name, shard in named.items()}
     found: dict[str, Path] = {}
@@ -29,7 +32,7 @@ def weight_files(folder: Path) -> dict[str, Path]:
         try:
             with safe_open(file, framework="pt") as weights:
                 found.update(dict.fromkeys(weights.keys(), file))
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise ModelError(f"{file}: not a whole safetensors file: {error}") from error
     return found
 
@@ -62,7 +65,7 @@ class SafetensorsSource:
             with safe_open(file, framework="pt") as weights:
                 check_shape(file, name, tuple(weights.get_slice(name).get_shape()), shape)
                 tensor: torch.Tensor = weights.get_tensor(name)
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise ModelError(f"{file}: tensor {name!r} can't be read: {error}") from error
         if tensor.dtype not in _DTYPES:
             raise ModelError(f"{file}: tensor {name!r} is {tensor.dtype}; float32, bfloat16 or float16 needed")

@@ -52,16 +52,19 @@ def check_shape(file: Path, name: str, found: tuple[int, ...], expected: tuple[i
 def content_identity(files: Iterable[Path], config: ModelConfig, progress: Progress) -> str:
     """128 bits over every byte of the weight files and over the config that was read from them.
 
-    The whole content counts, since two fine-tunes of one model differ in nothing else.
+    The whole content counts, since two fine-tunes of one model differ in nothing else. Raises ModelError for a file
+    that can't be read.
     """
     ordered = sorted(files)
-    total = sum(file.stat().st_size for file in ordered)
     digest = hashlib.sha256(repr(config).encode())
-    done = 0
-    for file in ordered:
-        with file.open("rb") as stream:
-            while piece := stream.read(1 << 24):
-                digest.update(piece)
-                done += len(piece)
-                progress("hashing", done, total)
+    try:
+        total, done = sum(file.stat().st_size for file in ordered), 0
+        for file in ordered:
+            with file.open("rb") as stream:
+                while piece := stream.read(1 << 24):
+                    digest.update(piece)
+                    done += len(piece)
+                    progress("hashing", done, total)
+    except OSError as error:
+        raise ModelError(f"{error.filename or ordered[0].parent}: can't be read: {error.strerror}") from error
     return digest.hexdigest()[:32]

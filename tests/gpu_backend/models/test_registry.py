@@ -27,6 +27,11 @@ WITHOUT_EFFECT = {
     "pad_token_id", "bos_token_id", "eos_token_id",  # of prompts and ends, which the front end minds
 }  # fmt: skip
 
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 1.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+
 
 def edit_config(folder: Path, **changes: Any) -> None:
     file = folder / "config.json"
@@ -74,6 +79,18 @@ def test_a_config_of_transformers_4_is_read(saved: Path) -> None:
         ({"num_hidden_layers": None}, "'num_hidden_layers' is None"),
         ({"num_key_value_heads": 3}, "4 heads can't share 3 KV heads"),
         ({"hidden_size": "64"}, "'hidden_size' is '64'"),
+        ({"num_hidden_layers": 2.5}, "'num_hidden_layers' is 2.5; a whole number"),
+        ({"max_position_embeddings": 1e300}, "'max_position_embeddings' is 1e\\+300; a whole number"),
+        ({"rms_norm_eps": float("inf")}, "'rms_norm_eps' is inf"),
+        ({"rope_parameters": [1]}, r"'rope_parameters' is \[1\]; an object"),
+        ({"rope_parameters": None, "rope_scaling": "yarn"}, "'rope_scaling' is 'yarn'; an object"),
+        ({"rope_parameters": {**LLAMA3, "high_freq_factor": 1.0}}, "the low one below the high one"),
+        ({"quantization_config": "awq"}, "'quantization_config' is 'awq'; an object"),
+        ({"tie_word_embeddings": "false"}, "'tie_word_embeddings' is 'false'; true or false"),
+        ({"model_type": "qwen2", "layer_types": 3}, "layer_types 3 are not supported"),
+        ({"model_type": "qwen2", "layer_types": [["full_attention"]]}, "layer_types .* are not supported"),
+        ({"model_type": "qwen2", "sliding_window": "8"}, "'sliding_window' is '8'"),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": "1"}, "'max_window_layers' is '1'"),
     ],
 )
 def test_a_config_that_asks_for_more_is_refused(changes: dict[str, Any], message: str, saved: Path) -> None:
@@ -149,6 +166,29 @@ def test_damaged_weights_are_named(saved: Path) -> None:
     file = saved / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ModelError, match=r"model\.safetensors: not a whole safetensors file"):
+        load(saved)
+
+
+@pytest.mark.parametrize("named", ["x", None, {"model.norm.weight": 5}, {"model.norm.weight": ["a"]}])
+def test_an_index_that_is_none_is_named(named: Any, saved: Path) -> None:
+    (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+    with pytest.raises(ModelError, match=r"index\.json: 'weight_map' must be an object"):
+        load(saved)
+
+
+def test_what_is_no_file_is_named(saved: Path) -> None:
+    index, weights = saved / "model.safetensors.index.json", saved / "model.safetensors"
+    for shard in ("", ".", "gone.safetensors"):
+        index.write_text(json.dumps({"weight_map": {"model.norm.weight": shard}}))
+        with pytest.raises(ModelError, match=r"missing; model\.safetensors\.index\.json names it"):
+            load(saved)
+    index.unlink()
+    weights.unlink()
+    weights.symlink_to(saved / "gone")
+    with pytest.raises(ModelError, match=r"model\.safetensors: not a whole safetensors file"):
+        load(saved)
+    (saved / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelError, match=r"config\.json: can't be read as JSON"):
         load(saved)
 
 
