@@ -49,7 +49,7 @@ async def test_a_decode_engine_that_starts_again_leaves_nothing_mapped(
         for life in range(4):
             answer = await ask(c, prompt(life, 130))
             assert (answer.finish, answer.error) == ("length", None)
-            arenas = mapped_by(prefill, ".receive.")
+            arenas = {path for path in mapped_by(prefill, ".receive.") if ".gate." not in path}  # a prompt's own
             assert len(arenas) == 1, f"life {life}: {arenas}"
             seen |= arenas
             await c.mesh.kill("decode-0")  # without a word
