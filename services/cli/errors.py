@@ -1,6 +1,5 @@
 """Errors that a person at a terminal reads."""
 
-
 INTERRUPTED = 130
 """Exit code of what Ctrl-C has cut short."""
 

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -110,6 +111,7 @@ def up(
     _check_command(asked.command)
     count = prefill + decode or engines
     kept = contextlib.ExitStack()  # free ports, until this process ends: a service that starts again finds its own
+    ports.require_free(host, port, "of the gateway, --port")
     [chosen] = [port] if port else kept.enter_context(ports.free_ports(1, host))
     options = MeshOptions(
         host=host,
@@ -122,13 +124,12 @@ def up(
         decode=decode,
         policy=policy,
         kvstore=kvstore,
-        threads=0 if count == 1 or asked.names("gpu_backend", "--threads") else _share_of_cores(count),
+        threads=0 if asked.names("gpu_backend", "--threads") else _share_of_cores(count),
         rate=rate,
         grace_s=grace,
         log_level=log_level.value,
     )
     inner = _inner_ports(options, base_port, kept)
-    ports.require_free(host, options.port, "of the gateway, --port")
     plans = given.add(mesh_plan(options, inner), asked)
     check(plans)
     console = Console(stderr=True, highlight=False)
@@ -136,12 +137,18 @@ def up(
     try:
         code = asyncio.run(_run(options, plans, folder, console, asked.command))
     except StartFailed as error:
-        tail = "\n".join(f"    {line[:300]}" for line in log_tail.read(folder.log(error.name), 15))
-        raise CliError(f"{error.name} {error}", f"The end of {folder.log(error.name)}:\n{tail}") from None
+        raise _explained(error, folder.log(error.name)) from None
     finally:
         folder.close()
         kept.close()
     raise typer.Exit(code)
+
+
+def _explained(error: StartFailed, log: Path) -> CliError:
+    if reason := log_tail.reason(log):
+        return CliError(f"{error.name}: {reason}", f"Its log: {log}")
+    tail = "\n".join(f"    {line[:300]}" for line in log_tail.read(log, 15))
+    return CliError(f"{error.name} {error}", f"The end of {log}:\n{tail}")
 
 
 def _check_roles(prefill: int, decode: int, engines: int, kvstore: bool) -> None:
@@ -162,6 +169,9 @@ def _check_command(command: Sequence[str]) -> None:
 
 
 def _share_of_cores(engines: int) -> int:
+    """CPU threads of each engine; 0, as the engine likes, for one, or where the environment says how many."""
+    if engines == 1 or "HOSTLESS_GPU_BACKEND_THREADS" in os.environ:
+        return 0
     return max(1, len(os.sched_getaffinity(0)) // engines)
 
 

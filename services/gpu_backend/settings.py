@@ -147,7 +147,8 @@ class BackendSettings:
         require_least(self, 0, "threads", "max_context", "lanes", "step_tokens", "prefill_chunk", "kv_pages", "gpu")
         require_least(self, 0, "lease_grace_ms", "step_limit_s", "device_deadline_s", "host_patience_s")
         require_least(self, 0, "attention_quota_ms")
-        require_least(self, 1, "slots", "prompt_words", "token_words")
+        require_least(self, 8, "slots")  # one for each front end
+        require_least(self, 1, "prompt_words", "token_words")
         require_above(self, 0, "lease_ttl_ms", "report_ms", "idle_report_ms", "drain_s", "patience_s")
         require_above(self, 0, "load_deadline_s")
         require(all(word.isdigit() for word in self.synthetic_words) and bool(self.synthetic_words),

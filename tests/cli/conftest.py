@@ -1,5 +1,6 @@
 """Fixtures of the command line's tests: a place of one's own for files, and a fake OpenAI server."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -65,7 +66,8 @@ def server() -> Iterator[FakeOpenAi]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             fake.bodies.append(body)
             fake.headers.append(dict(self.headers))
-            self._send(*fake.answer(self.path, body))
+            with contextlib.suppress(ConnectionError):  # a client that has left
+                self._send(*fake.answer(self.path, body))
 
         def _send(self, status: int, body: bytes) -> None:
             self.send_response(status)

@@ -23,6 +23,7 @@ def test_what_takes_its_time_is_loaded_by_who_needs_it() -> None:
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "models" / "SmolLM2-135M-Instruct").mkdir(parents=True)
     done = run("up", "--engine", "synthetic", "--port", "0", HOSTLESS_RUN=str(tmp_path / "file" / "run"))
     assert done.returncode == 1
     first, second = done.stderr.splitlines()

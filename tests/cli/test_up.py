@@ -105,9 +105,22 @@ def test_what_a_service_would_refuse_is_said_before_anything_starts(
     assert "no model 'nope' in" in str(error)
     assert "Here, There" in error.hint
     assert "hostless pull" in error.hint
+    assert "no model" in str(refused("--engine", "synthetic"))  # of which the tokenizer reads the text's side
+    (tmp_path / "models" / "SmolLM2-135M-Instruct").mkdir()
     assert "policy" in str(refused("--engine", "synthetic", "--policy", "luck"))
+    assert "on 203.0.113.1 " in str(refused("--host", "203.0.113.1"))
     monkeypatch.setenv("HOSTLESS_GATEWAY_MAX_QUEUE", "many")
     assert "gateway: max-queue: 'many' is not" in str(refused("--engine", "synthetic"))
+
+
+def test_a_service_that_says_what_is_wrong_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models" / "SmolLM2-135M-Instruct").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOSTLESS_STORE", str(tmp_path / "file"))
+    error = CliRunner().invoke(app, ["up", "--port", "0", "--engine", "synthetic"]).exception
+    assert isinstance(error, CliError)
+    assert (error.exit_code, str(error).startswith(f"kvstore: path: {tmp_path}/file ")) == (1, True), str(error)
+    assert error.hint.endswith("kvstore.log")
 
 
 def test_order_of_starting() -> None:
@@ -205,3 +218,6 @@ def test_the_end_of_a_log_for_a_person(tmp_path: Path) -> None:
     log.write_text(f"plain\n{json.dumps(record)}\n{{}}\n")
     assert log_tail.read(log, 10) == ["plain", "error: broke port=3", "  a", "  b", "{}"]
     assert log_tail.read(log, 1) == ["{}"]
+    assert log_tail.reason(log) == ""
+    log.write_text(f"{json.dumps(record)}\nhostless x: path: /a is full\n")
+    assert log_tail.reason(log) == "path: /a is full"

@@ -24,17 +24,18 @@ SETTINGS: dict[str, type[object]] = {
 
 def check(plans: Sequence[ServicePlan]) -> None:
     """Raises UsageError for what a service would refuse of its flags and of the environment."""
-    wanted = []
+    engines = []
     for plan in plans:
         try:
             own = settings.load(SETTINGS[plan.section], plan.section, plan.flags)
         except SettingError as error:
             raise UsageError(f"{plan.name}: {error}") from None
-        if isinstance(own, BackendSettings) and own.engine != "synthetic" and not own.model_folder.is_dir():
-            raise _no_model(own)
-        if isinstance(own, BackendSettings) and own.engine == "cuda":
-            wanted.append(own.gpu)
-    if wanted:
+        if isinstance(own, BackendSettings):
+            engines.append(own)
+    for engine in engines:  # a synthetic one, too: the tokenizer reads its folder
+        if not engine.model_folder.is_dir():
+            raise _no_model(engine)
+    if wanted := [engine.gpu for engine in engines if engine.engine == "cuda"]:
         gpus.check(wanted)
 
 

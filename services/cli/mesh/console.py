@@ -1,6 +1,7 @@
 """What a person sees of a supervisor's work."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 
@@ -9,11 +10,15 @@ class ConsoleReporter:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._waiting: dict[str, None] = {}  # in order of starting
+        self._waiting: dict[str, str] = {}  # in order of starting; why each is not ready, as far as it has said
         self._spinner: Status | None = None
 
     def starting(self, name: str, pid: int) -> None:
-        self._waiting[name] = None
+        self._waiting[name] = ""
+        self._spin()
+
+    def waiting(self, name: str, why: str) -> None:
+        self._waiting[name] = why
         self._spin()
 
     def ready(self, name: str, seconds: float) -> None:
@@ -46,6 +51,8 @@ class ConsoleReporter:
             self.quiet()
             return
         text = f"waiting for {', '.join(self._waiting)}"
+        if len(self._waiting) == 1 and (why := next(iter(self._waiting.values()))):
+            text = escape(f"{text}: {why}")
         if self._spinner:
             self._spinner.update(text)
         else:

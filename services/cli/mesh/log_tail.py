@@ -15,6 +15,12 @@ def read(log: Path, count: int) -> list[str]:
     return [plain for line in lines for plain in _plain(line)][-count:]
 
 
+def reason(log: Path) -> str:
+    """What a service said of a wrong setting, file or port: its last line then. Empty when it ended otherwise."""
+    last = read(log, 1)
+    return last[0].partition(": ")[2] if last and last[0].startswith("hostless ") else ""
+
+
 def _plain(line: str) -> Iterator[str]:
     try:
         record = json.loads(line)

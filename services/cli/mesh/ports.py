@@ -28,7 +28,10 @@ def require_free(host: str, port: int, use: str) -> None:
     except OSError as error:
         who = holder(port)
         reason = f"is taken by {who}" if who else f"can't be listened on: {error.strerror}"
-        raise UsageError(f"port {port} on {host} ({use}) {reason}", "Stop that, or choose another port") from None
+        hint = (
+            "Stop that, or choose another port" if who else "The address must be this machine's, the port one for you"
+        )
+        raise UsageError(f"port {port} on {host} ({use}) {reason}", hint) from None
 
 
 def holder(port: int) -> str:

@@ -17,6 +17,7 @@ class Reporter(Protocol):
     """Told what happens, for a person or a test."""
 
     def starting(self, name: str, pid: int) -> None: ...
+    def waiting(self, name: str, why: str) -> None: ...
     def ready(self, name: str, seconds: float) -> None: ...
     def died(self, name: str, how: str, restart_in_s: float) -> None: ...
     def stopping(self, name: str) -> None: ...
@@ -116,7 +117,8 @@ class Supervisor:
 
     async def _until_ready(self, member: Member) -> None:
         """Returns when it is ready; raises StartFailed when it ends before, or takes too long."""
-        ready = asyncio.create_task(until_ready(member.plan))
+        name = member.plan.name
+        ready = asyncio.create_task(until_ready(member.plan, lambda why: self._report.waiting(name, why)))
         ended = asyncio.create_task(member.child.wait())
         try:
             await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)

@@ -23,6 +23,9 @@ class Lines:
     def starting(self, name: str, pid: int) -> None:
         say("starting", name, pid)
 
+    def waiting(self, name: str, why: str) -> None:
+        pass
+
     def ready(self, name: str, seconds: float) -> None:
         say("ready", name)
 
