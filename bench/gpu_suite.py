@@ -4,7 +4,7 @@
 
 For a machine that is lent for minutes: no part starts that doesn't fit into what is left of `--seconds`, one that
 runs over its time is ended with all that it started, and the next one starts. Each part writes OUT/NAME.json or
-OUT/NAME/ as it goes, and OUT/NAME.log; OUT/suite.json says how each ended. With two GPUs two of these can run at once,
+OUT/NAME/ as it goes, and OUT/NAME.log; OUT/suite-GPU.json says how each ended. With two GPUs two of these can run at once,
 `--gpu 0` and `--gpu 1`: each takes sixteen cores; a part that takes both GPUs must have them alone.
 LOAD_TOOL is bench.gpu_gateway's.
 """
@@ -60,7 +60,12 @@ def apart(limit_s: float, name: str, **env: str) -> Part:
 INTERFERED = ("60 %, alone", "60 %, 2x copying", "60 %, C++ build")
 LOADS = ("4 req/s, alone", "8 req/s, alone", "16 req/s, alone")
 PARTS = {
-    "tests": Part(400, ("-m", "tests.gpu.run", "{out}", "--limit", "130")),
+    "tests-scheduler": Part(200, ("-m", "tests.gpu.run", "{out}", "tests/gpu/scheduler", "--limit", "150")),
+    "tests-engine": Part(260, ("-m", "tests.gpu.run", "{out}", "tests/gpu/engine", "--limit", "120")),
+    "tests-service": Part(330, ("-m", "tests.gpu.run", "{out}", "tests/gpu/service", "--limit", "200")),
+    "tests-two-gpus": Part(
+        60, ("-m", "tests.gpu.run", "{out}", "tests/gpu/scheduler/test_peer_memory.py"), both_gpus=True
+    ),
     "sanitizers": Part(150, ("-m", "tests.gpu.run", "{out}", "--only-sanitize", "--limit", "70")),
     "neighbours": Part(80, ("-m", "bench.gpu_neighbours", "{out}.json", "--seconds", "60")),
     "scheduler": Part(60, ("-m", "bench.gpu_scheduler", "{out}.json")),
@@ -95,7 +100,7 @@ PARTS = {
     ),
     "first-start": gateway(
         150, "device", ("2 req/s, short answers, alone", "2 req/s, short answers, 8x mixed"),
-        HOSTLESS_KERNELS="{empty}", TRITON_CACHE_DIR="{empty}",
+        HOSTLESS_KERNELS="{out}/kernels", TRITON_CACHE_DIR="{out}/triton",
     ),
     "gateway-device": gateway(90, "device", INTERFERED),
     "gateway-host": gateway(110, "host", INTERFERED),
@@ -123,8 +128,7 @@ def run(part: Part, out: Path, load: str, gpu: int, empty: Path) -> tuple[int | 
     command = [sys.executable, *(filled(word, out, load, gpu, empty) for word in part.command)]
     own = {name: filled(value, out, load, gpu, empty) for name, value in part.env.items()}
     if not part.chooses_its_gpu:
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(seen[gpu:]) if seen[0] else ",".join(map(str, range(gpu, gpus())))
+        own["CUDA_VISIBLE_DEVICES"] = str(gpu)
     before, cores = dict(os.environ), os.sched_getaffinity(0)
     os.environ.update(own)
     wanted = cores & set(range(CORES * gpu, CORES * gpu + CORES))
@@ -164,7 +168,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     out, until = given.out.resolve(), time.monotonic() + given.seconds
     report = out / f"suite-{given.gpu}.json"
-    how = {}
+    how = json.loads(report.read_text()) if report.exists() else {}
     with tempfile.TemporaryDirectory() as empty:
         for name in names:
             part, left = PARTS[name], until - time.monotonic()

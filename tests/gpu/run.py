@@ -149,7 +149,7 @@ def _sanitizer() -> str | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("files", nargs="*", type=Path, help="of tests/gpu; else all")
+    parser.add_argument("files", nargs="*", type=Path, help="files and folders of tests/gpu; else all")
     parser.add_argument("--limit", type=float, default=150, help="seconds of one file")
     parser.add_argument("--sanitize", action="store_true", help="also under compute-sanitizer")
     parser.add_argument("--only-sanitize", action="store_true")
@@ -157,7 +157,8 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     orphans_are_mine()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # what was started is ended
-    files = [file.resolve() for file in given.files] or sorted((ROOT / "tests/gpu").rglob("test_*.py"))
+    places = [place.resolve() for place in given.files or [ROOT / "tests/gpu"]]
+    files = [file for place in places for file in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
     results: list[Result] = []
 
     def keep(result: Result) -> None:
