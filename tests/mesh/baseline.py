@@ -6,6 +6,11 @@ from services.kvstore.client import StoreClient, StoreStats
 from tests.mesh.harness import Client
 
 BASELINE_S = 60.0
+IDLE = (
+    "kv_cache_usage_perc", "kv_receive_buffer_bytes", "kv_receive_buffer_late_bytes", "kv_left_bytes", "loading",
+    "expecting",
+)  # fmt: skip
+"""Metrics of an engine that are 0 then."""
 LINKS = re.compile(r'^hostless:engine_kv_link_bytes_total\{.*link="(\w+)".*\} (\S+)$', re.M)
 
 
@@ -47,7 +52,7 @@ async def held(c: Client) -> dict[str, float]:
     """What is not free, by its name; empty at baseline."""
     found = {f"{state} slots": count for state, count in (await c.busy_slots()).items()}
     for engine in engines(c):
-        for name in ("kv_cache_usage_perc", "kv_receive_buffer_bytes", "loading", "expecting"):
+        for name in IDLE:
             found[f"{engine} {name}"] = await value(c, engine, name)
     store = await stats(c)
     found |= {"store's leases": store.leases, "store's tickets": store.tickets}
