@@ -42,7 +42,7 @@ test: $(STAMPS)/native ## all tests that this machine can run (ARGS='-k gateway'
 check: $(STAMPS)/native ## lint, format, types, clang-format, gRPC stubs, docs
 	@$(BIN)/python scripts/check.py
 
-format: $(STAMPS)/native ## put Python and C++ into the house's format; renew docs/settings.md
+format: $(STAMPS)/native ## put Python and C++ into this project's format; renew docs/settings.md
 	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet .
 	@$(BIN)/python scripts/settings_page.py
 	@$(BIN)/clang-format -i $$(git ls-files '*.hpp' '*.cpp' '*.cu' '*.cuh')

@@ -1,4 +1,4 @@
-"""Kills a store's engine at random moments, over and over, and looks at what is left (issue: never a wrong byte).
+"""Kills a store's engine at random moments, over and over, and looks at what is left: never a wrong byte.
 
 python -m bench.store_crash [--rounds 200] [--folder DIR] [--no-faults] [--seed 0]
 
