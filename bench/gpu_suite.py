@@ -4,8 +4,8 @@
 
 For a machine that is lent for minutes: no part starts that doesn't fit into what is left of `--seconds`, one that
 runs over its time is ended with all that it started, and the next one starts. Each part writes OUT/NAME.json or
-OUT/NAME/ as it goes, and OUT/NAME.log; OUT/suite-GPU.json says how each ended. With two GPUs two of these can run at once,
-`--gpu 0` and `--gpu 1`: each takes sixteen cores; a part that takes both GPUs must have them alone.
+OUT/NAME/ as it goes, and OUT/NAME.log; OUT/suite-GPU.json says how each ended. With two GPUs two of these can run at
+once, `--gpu 0` and `--gpu 1`: each takes sixteen cores; a part that takes both GPUs must have them alone.
 LOAD_TOOL is bench.gpu_gateway's.
 """
 

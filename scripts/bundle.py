@@ -1,6 +1,6 @@
 """Packs this checkout for a machine without a network, with all that it needs to run the GPU's tests and benches there.
 
-    python scripts/bundle.py OUT --python 3.12 [--without torch transformers ...] [--models] [--part-mib 40]
+    python scripts/bundle.py OUT --python 3.12 [--without torch ...] [--models] [--part-mib 40] [--add FILE ...]
     # on the other machine, in the folder with what OUT holds:
     tar -xf hostless.tar.xz && python3 hostless/setup.py
     . hostless/environment && python3 -m tests.gpu.run results
@@ -180,12 +180,14 @@ def pack_model(folder: Path, out: Path, most: int) -> dict[str, object]:
         return {"parts": parts.names, "sha256": parts.digest.hexdigest()}
 
 
-def pack(out: Path, site: Path, manifest: dict[str, object]) -> Path:
+def pack(out: Path, site: Path, added: Sequence[Path], manifest: dict[str, object]) -> Path:
     made = out / f"{NAME}.tar.xz"
     with tarfile.open(made, "w:xz", preset=6) as archive:
         for name in tree():
             archive.add(ROOT / name, f"{NAME}/tree/{name}")
         archive.add(site, f"{NAME}/site")
+        for path in added:
+            archive.add(path, f"{NAME}/extra/{path.name}")
         archive.add(Path(__file__).with_name("bundle_setup.py"), f"{NAME}/setup.py")
         data = json.dumps(manifest, indent=1).encode()
         about = tarfile.TarInfo(f"{NAME}/bundle.json")
@@ -211,6 +213,7 @@ def main() -> None:
     parser.add_argument(
         "--part-mib", type=int, default=0, help="cuts models into parts of so many MiB; 0: one part each"
     )
+    parser.add_argument("--add", nargs="*", type=Path, default=[], help="files and folders, into hostless/extra/")
     given = parser.parse_args()
     models = given.models or []
     if given.models == []:
@@ -236,7 +239,7 @@ def main() -> None:
             fetch(named, given.python, tags, Path(temporary) / "wheels", site)
         stubs(site)
         manifest["models"] = {folder.name: pack_model(folder, given.out, given.part_mib << 20) for folder in models}
-        made = pack(given.out, site, manifest)
+        made = pack(given.out, site, given.add, manifest)
     print(f"{made}: {_mib(made)}, commit {manifest['commit']}, {len(named)} packages for Python {given.python}")
     for path in sorted(given.out.glob("model-*")):
         print(f"{path}: {_mib(path)}")
