@@ -196,6 +196,22 @@ def test_a_run_is_found_while_it_lives() -> None:
     assert run_folder.find() is None
 
 
+def test_of_two_meshes_the_one_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(("20200101-000000", "20200101-000001"))
+    monkeypatch.setattr("time.strftime", lambda form: next(times))
+    folders = [RunFolder(), RunFolder()]
+    for folder, url in zip(folders, ("http://a:1", "http://b:2"), strict=True):
+        folder.write(mesh(url))
+    assert run_folder.here() == mesh("http://b:2")
+    for url in ("http://a:1", "http://b:2"):
+        monkeypatch.setenv("HOSTLESS_URL", f"{url}/v1/")
+        assert run_folder.here() == mesh(url)
+    monkeypatch.setenv("HOSTLESS_URL", "http://elsewhere:3")
+    assert run_folder.here() is None
+    for folder in folders:
+        folder.close()
+
+
 def test_old_runs_go(monkeypatch: pytest.MonkeyPatch) -> None:
     root = run_folder.run_dir()
     for n in range(20):
