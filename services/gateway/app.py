@@ -12,14 +12,16 @@ from services.gateway.endpoints import Endpoints
 from services.gateway.errors import ApiError
 from services.gateway.exchange import Exchanges
 from services.gateway.failures import Failures
+from services.gateway.long_bodies import LongBodies
 from services.gateway.openai_schema import read_chat, read_completion
 from services.gateway.settings import GatewaySettings
 
 
 def make_app(exchanges: Exchanges, endpoints: Endpoints, auth: Auth, settings: GatewaySettings) -> Starlette:
     failures = Failures(exchanges.metrics)
-    chat = Completions(exchanges, settings, read_chat)
-    completion = Completions(exchanges, settings, read_completion)
+    long_bodies = LongBodies()
+    chat = Completions(exchanges, settings, long_bodies, read_chat)
+    completion = Completions(exchanges, settings, long_bodies, read_completion)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"], name="chat"),

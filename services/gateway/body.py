@@ -13,8 +13,8 @@ from services.gateway.errors import ApiError, invalid
 
 MAX_DEPTH = 64
 MAX_CONTAINERS = 100_000
-"""Arrays and objects in a body: three for each of the most messages that a chat takes, and room to spare. What parses
-them, here and in the tokenizer, makes others wait meanwhile; a few million would take seconds."""
+"""Arrays and objects in a body: three for each of the most messages that a chat takes, and room to spare. A few million
+would take seconds, here and in the tokenizer."""
 DISCARD_BYTES = 16 << 20
 """Of a body that is too long, so much is read and thrown away, so that the client gets to read the answer."""
 
@@ -26,17 +26,16 @@ class ClientGone(Exception):
     """The client closed its connection; there is nobody to answer."""
 
 
-async def read_json(headers: Headers, receive: Receive, max_bytes: int, timeout_s: float) -> dict[str, Any]:
-    """The body as a JSON object. Raises ApiError (400, 408, 413, 415) or ClientGone."""
+async def read_body(headers: Headers, receive: Receive, max_bytes: int, timeout_s: float) -> bytes:
+    """What parse_json takes. Raises ApiError (400, 408, 413, 415) or ClientGone."""
     _check_type(headers)
     try:
         async with asyncio.timeout(timeout_s):
-            body = await _read(receive, max_bytes)
+            return await _read(receive, max_bytes)
     except TimeoutError:
         raise ApiError(
             408, f"the request body did not arrive within {timeout_s:g} s", headers={"Connection": "close"}
         ) from None
-    return parse_json(body)
 
 
 def parse_json(body: bytes) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.body import ClientGone, read_json
+from services.gateway.body import ClientGone, parse_json, read_body
 from services.gateway.exchange import Caller, Exchange, Exchanges
+from services.gateway.long_bodies import LongBodies
 from services.gateway.openai_schema import Request
 from services.gateway.responses import DONE, Chunks, Texts, error_event, whole_body
 from services.gateway.settings import GatewaySettings
@@ -28,8 +29,9 @@ Read = Callable[[dict[str, Any], int], Request]
 class Completions:
     """An ASGI application for one of the two endpoints; `read` checks its bodies."""
 
-    def __init__(self, exchanges: Exchanges, settings: GatewaySettings, read: Read) -> None:
+    def __init__(self, exchanges: Exchanges, settings: GatewaySettings, long_bodies: LongBodies, read: Read) -> None:
         self._exchanges = exchanges
+        self._long_bodies = long_bodies
         self._settings = settings
         self._read = read
 
@@ -37,8 +39,8 @@ class Completions:
         arrived = time.monotonic()
         settings, headers = self._settings, Headers(scope=scope)
         try:
-            values = await read_json(headers, receive, settings.max_body_bytes, settings.body_timeout_s)
-            request = self._read(values, settings.max_choices)
+            body = await read_body(headers, receive, settings.max_body_bytes, settings.body_timeout_s)
+            request = await self._long_bodies.read(body, self._request)
             caller = Caller(
                 request_id=scope["hostless.request_id"],
                 tenant=scope["hostless.tenant"],
@@ -50,6 +52,9 @@ class Completions:
                 await respond(exchange, scope, receive, send)
         except ClientGone:
             log.debug("the client left before it was answered")
+
+    def _request(self, body: bytes) -> Request:
+        return self._read(parse_json(body), self._settings.max_choices)
 
     async def _whole(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         async def texts() -> list[str]:

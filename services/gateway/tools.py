@@ -16,6 +16,9 @@ NAME_FORM = "1 to 64 of letters, digits, _ and -"
 MAX_DESCRIPTION_CHARS = 1 << 20
 _SCHEMA_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 
+_Place = tuple[Any, str]
+"""Of a schema: the place of the one it is in, or None, and its name there. Whole names of all would fill memory."""
+
 
 @dataclass(frozen=True)
 class Tools:
@@ -114,27 +117,38 @@ def _check_schema(name: str, schema: dict[str, Any]) -> None:
     """Of JSON Schema only what tells a mistake from a schema: `type`, here and in what is nested."""
     if schema and schema.get("type", "object") != "object":
         raise invalid(f"{name}.type", f'{name}.type must be "object": arguments are given by name')
-    waiting = [(name, schema)]
+    waiting: list[tuple[_Place, dict[str, Any]]] = [((None, name), schema)]
     while waiting:
-        name, schema = waiting.pop()
+        place, schema = waiting.pop()
         kind = schema.get("type")
         kinds = kind if isinstance(kind, list) else [kind]
         if kind is not None and not all(isinstance(one, str) and one in _SCHEMA_TYPES for one in kinds):
-            raise invalid(f"{name}.type", f"{name}.type must be one or more of {', '.join(_SCHEMA_TYPES)}")
-        waiting += _schemas_in(name, schema)
+            name = f"{_name(place)}.type"
+            raise invalid(name, f"{name} must be one or more of {', '.join(_SCHEMA_TYPES)}")
+        waiting += _schemas_in(place, schema)
 
 
-def _schemas_in(name: str, schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _schemas_in(place: _Place, schema: dict[str, Any]) -> Iterator[tuple[_Place, dict[str, Any]]]:
     for key in ("properties", "$defs", "definitions"):
         held = schema.get(key)
         if held is not None and not isinstance(held, dict):
-            raise invalid(f"{name}.{key}", f"{name}.{key} must be an object of schemas, not {json_type(held)}")
+            name = f"{_name(place)}.{key}"
+            raise invalid(name, f"{name} must be an object of schemas, not {json_type(held)}")
         yield from (
-            (f"{name}.{key}.{one[:64]}", value) for one, value in (held or {}).items() if isinstance(value, dict)
+            ((place, f".{key}.{one[:64]}"), value) for one, value in (held or {}).items() if isinstance(value, dict)
         )
     for key in ("items", "additionalProperties", "not"):
         if isinstance(held := schema.get(key), dict):
-            yield f"{name}.{key}", held
+            yield (place, f".{key}"), held
     for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
         if isinstance(held := schema.get(key), list):
-            yield from ((f"{name}.{key}[{at}]", value) for at, value in enumerate(held) if isinstance(value, dict))
+            yield from (((place, f".{key}[{at}]"), value) for at, value in enumerate(held) if isinstance(value, dict))
+
+
+def _name(place: _Place) -> str:
+    parts = []
+    at: _Place | None = place
+    while at is not None:
+        at, part = at
+        parts.append(part)
+    return "".join(reversed(parts))

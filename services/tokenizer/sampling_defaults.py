@@ -1,7 +1,6 @@
 """How a model's makers want its tokens drawn (generation_config.json), for requests that don't say."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +41,12 @@ def of_folder(folder: Path) -> SamplingDefaults:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+# Travelling in 32 bits, a smaller top_p would be 0 and a huge temperature infinite; both are false for NaN.
 _VALID: dict[str, Callable[[Any], bool]] = {
-    "temperature": lambda value: _number(value) and value >= 0,
-    "top_p": lambda value: _number(value) and 0 < value <= 1,
+    "temperature": lambda value: _number(value) and 0 <= value <= 100,
+    "top_p": lambda value: _number(value) and 1e-6 <= value <= 1,
     "top_k": lambda value: _number(value) and isinstance(value, int) and -1 <= value < 1 << 32,
 }

@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.gateway.body import parse_json
+from services.gateway.long_bodies import LONG_BYTES
 from tests.gateway.conftest import Site, chat_body, site_of
 from tests.gateway.fakes import MODEL, FakeTokenizer, words
+from tests.waiting import until
 
 
 async def test_models(site: Site) -> None:
@@ -52,6 +56,29 @@ async def test_wrong_paths_and_methods(site: Site, method: str, path: str, statu
         assert response.status == status
         assert response.headers["x-request-id"]
         assert set(body["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_long_body_keeps_nobody_waiting(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it takes to read it: others are answered meanwhile."""
+    go_on, began = threading.Event(), threading.Event()
+
+    def slow(body: bytes) -> dict[str, Any]:
+        if len(body) > LONG_BYTES:
+            began.set()
+            assert go_on.wait(60)
+        return parse_json(body)
+
+    monkeypatch.setattr("services.gateway.completions.parse_json", slow)
+    long = asyncio.create_task(site.complete("word " * LONG_BYTES))
+    try:
+        await until(began.is_set)
+        assert (await site.get("/health")).status == 200
+        assert (await site.complete()).status == 200
+        assert not long.done()
+    finally:
+        go_on.set()
+    assert (await long).status == 200
+    assert (await site.complete("word " * LONG_BYTES, n=0)).status == 400
 
 
 BAD_BODIES: list[tuple[bytes, dict[str, str], int, str]] = [

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from services.gateway.errors import ApiError
 from services.gateway.openai_schema import Request
 from services.gateway.prompts import ChatPrompt
 from services.gateway.submit import to_submits
-from services.gateway.tools import MAX_TOOLS, Tools
+from services.gateway.tools import MAX_TOOLS, Tools, read_tools
 from tests.gateway.test_openai_schema import USER, chat, json_values
 
 
@@ -153,3 +154,21 @@ def test_any_json_is_refused_or_read(value: Any) -> None:
     for body in (*bodies, history(value), history(call(), tool_call_id=value), schema(properties=value)):
         with contextlib.suppress(ApiError):
             assert isinstance(chat(**body), Request)
+
+
+def test_schemas_deep_down_are_not_each_named() -> None:
+    """Only the wrong one is: names of all would take 2 KB each."""
+    schema: dict[str, Any] = {"anyOf": [{} for _ in range(10_000)]}
+    for _ in range(27):
+        schema = {"type": "object", "properties": {"k" * 64: schema}}
+    read_tools({"tools": [tool(parameters=schema)]})  # what is made once
+    tracemalloc.start()
+    try:
+        read_tools({"tools": [tool(parameters=schema)]})
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
+    wrong = {"anyOf": [{}, {"items": {"type": "nothing"}}]}
+    with pytest.raises(ApiError) as refused:
+        read_tools({"tools": [tool(parameters={"properties": {"a": wrong}})]})
+    assert refused.value.param == "tools[0].function.parameters.properties.a.anyOf[1].items.type"

@@ -30,6 +30,9 @@ def test_of_a_folder(tmp_path: Path, config: dict[str, object] | None, found: Sa
     [
         ("temperature", -0.1),
         ("temperature", "hot"),
+        ("temperature", 10**400),
+        ("temperature", 1e39),
+        ("top_p", 1e-50),
         ("temperature", float("nan")),
         ("top_p", 0),
         ("top_p", 1.5),
