@@ -33,7 +33,11 @@ async def serve(settings: BackendSettings, life: lifecycle.Lifecycle) -> None:
         served = await _load(settings, settings.name(server.port), life)
         if served is None:
             return
-        backend = assemble(settings, served, server.port)
+        try:
+            backend = assemble(settings, served, server.port)
+        except BaseException:
+            served.closing.close()
+            raise
         stack.push_async_callback(_close, backend)
         registry.register(BackendCollector(backend))
         service.backend = backend
