@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from services.cli.choices import EngineKind
 from services.cli.console import require_writable, terminal
 from services.cli.errors import CliError, UsageError
-from services.cli.up import EngineKind
 
 if TYPE_CHECKING:
     from services.global_scheduler.policy.attention_time import AttentionTime, Sample

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,32 +14,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from services.cli.choices import EngineKind, LogLevel, SchedulerKind
 from services.cli.errors import CliError, UsageError
-from services.cli.mesh import log_tail, ports, session
+from services.cli.mesh import greeting, log_tail, ports, session
 from services.cli.mesh.console import ConsoleReporter
 from services.cli.mesh.plan import HOST, MeshOptions, ServicePlan, mesh_plan, ports_needed, reachable
 from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService
 from services.cli.mesh.supervisor import Member, StartFailed, Supervisor
-from services.cli.openai_api import OpenAiApi
-
-
-class EngineKind(StrEnum):
-    torch = "torch"
-    cuda = "cuda"
-    synthetic = "synthetic"
-
-
-class SchedulerKind(StrEnum):
-    device = "device"
-    host = "host"
-    host_overlap = "host-overlap"
-
-
-class LogLevel(StrEnum):
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
 
 
 def up(
@@ -196,7 +176,7 @@ async def _run(
         if command:
             console.print(f"[dim]$ {escape(shlex.join(command))}[/dim]\n", soft_wrap=True)
         else:
-            console.print(_sample(url, _model(url)), markup=False, soft_wrap=True)
+            console.print(greeting.of(url), markup=False, soft_wrap=True)
 
     supervisor = Supervisor(plans, folder.log, reporter, publish)
     console.print(f"starting {len(plans)} services")
@@ -220,18 +200,3 @@ def _inner_ports(options: MeshOptions, base_port: int, kept: contextlib.ExitStac
     for port in inner:
         ports.require_free(HOST, port, f"of {count} from --base-port {base_port} on")
     return inner
-
-
-def _model(url: str) -> str:
-    try:
-        return OpenAiApi(url, os.environ.get("HOSTLESS_API_KEY", ""), timeout_s=2.0).models()[0]
-    except (CliError, IndexError):  # keys are asked for, say; the sample is only a sample
-        return "MODEL"
-
-
-def _sample(url: str, model: str) -> str:
-    return f"""
-  curl {url}/v1/chat/completions -H 'content-type: application/json' \\
-    -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}], "stream": true}}'
-
-  hostless chat   talk to it      hostless status   what it does      Ctrl-C   stop"""
