@@ -37,7 +37,7 @@ async def port() -> AsyncIterator[int]:
 
 async def ended(port: int, data: bytes) -> None:
     """Returns once the server has cut a connection on which it got `data`."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(data)
         with contextlib.suppress(ConnectionResetError):
@@ -115,7 +115,7 @@ async def test_so_many_peers_and_no_more(port: int, monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError, match="HTTP/2"):
         await Lane.connect("127.0.0.1", port, "a.B/C", None)
     lanes[0].close()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(OSError):
                 lanes.append(await Lane.connect("127.0.0.1", port, "a.B/C", None))
@@ -133,7 +133,7 @@ async def test_somebody_else_on_the_port_is_no_lane() -> None:
 
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as other:
         with pytest.raises(OSError, match="HTTP/2"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await Lane.connect("127.0.0.1", other.sockets[0].getsockname()[1], "a.B/C", None)
 
 
@@ -161,5 +161,5 @@ async def test_a_lane_is_left_once_it_has_been_silent_for_long(monkeypatch: pyte
             await way.ask(b"", 0.01)
         assert way.lane is None
         await way.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gone.wait()

@@ -15,7 +15,7 @@ async def run(target: str) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.common.probe", target, stderr=asyncio.subprocess.PIPE
     )
-    _, stderr = await asyncio.wait_for(process.communicate(), 30)
+    _, stderr = await asyncio.wait_for(process.communicate(), 60)
     return process.returncode, stderr.decode()
 
 

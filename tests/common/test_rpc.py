@@ -96,7 +96,7 @@ async def test_server_span_is_a_child_of_the_callers(tmp_path: Path) -> None:
         TRACED.format(here=str(Path(__file__).parent)),
         env={**os.environ, "HOSTLESS_TRACE_FILE": str(spans)},
     )
-    assert await asyncio.wait_for(process.wait(), 30) == 0
+    assert await asyncio.wait_for(process.wait(), 60) == 0
     by_name = {span["name"]: span for span in map(json.loads, spans.read_text().splitlines())}
     child, root = by_name["hostless.v1.KvStore/Stats"], by_name["root"]
     assert child["context"]["trace_id"] == root["context"]["trace_id"]

@@ -8,7 +8,7 @@ from tests.gateway.fakes import MODEL, FakeTokenizer
 
 async def test_draining_finishes_what_runs(fake: FakeTokenizer) -> None:
     fake.script = fake.then_hold
-    async with site_of(fake, grace_s=10.0) as site, site.open_stream() as response:
+    async with site_of(fake, grace_s=60.0) as site, site.open_stream() as response:
         await response.content.readuntil(b"Hello")
         site.life.stopping.set()
         await site.until_ready(503)
@@ -36,4 +36,4 @@ async def test_what_outlasts_the_grace_time_ends_with_an_error(fake: FakeTokeniz
         for answer in (await whole, await queued):
             assert (answer.status, answer.error["code"]) == (503, "shutting_down")
         await fake.until(lambda: len(fake.cancels) == 2)
-        await asyncio.wait_for(site.task, 10)
+        await asyncio.wait_for(site.task, 60)

@@ -16,7 +16,7 @@ import aiohttp
 from tests.gateway.conftest import chat_body
 from tests.gateway.fakes import WAIT_S, FakeTokenizer
 
-START_S = 30.0
+START_S = 60.0
 
 
 class Process:

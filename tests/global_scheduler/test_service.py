@@ -59,7 +59,7 @@ class Lead:
 
     async def say(self, message: pb.LeaderUp) -> int:
         await self._call.write(message)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return (await self._call.read()).lease_ms
 
     def hang_up(self) -> None:
@@ -75,7 +75,7 @@ def names(table: pb.PlacementTable) -> list[str]:
 
 
 async def until(tables: AsyncIterator[pb.PlacementTable], wanted: list[str]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for table in tables:
             if names(table) == wanted:
                 return
@@ -180,7 +180,7 @@ async def full(up, wait_s: float = 60, lease_s: float = 60) -> AsyncIterator[tup
 
 
 async def until_waiting(mesh: Mesh, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while mesh.waiting != count:  # noqa: ASYNC110 - the mesh tells nobody
             await asyncio.sleep(0)
 
@@ -198,7 +198,7 @@ async def test_a_request_waits_for_a_report_that_makes_room(up) -> None:
 async def on_lane(client: SchedulerClient) -> None:
     """By a request that is refused at once."""
     await client.schedule([item(model="none")])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while client._lane.lane is None:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0)
 

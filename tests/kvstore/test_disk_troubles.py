@@ -23,7 +23,7 @@ class SlowEngine(FileEngine):
 
     def load(self, reads: Sequence[Read]) -> list[Exception | None]:
         self.reached.set()
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         return super().load(reads)
 
 
@@ -64,9 +64,16 @@ async def test_a_cancelled_read_stops_and_frees(start: Any, tools: Any, region: 
     engine = SlowEngine(tmp_path / "store")
     async with start(engine, read_threads=1, max_reads=1) as store:
         await tools.put(store.client, blocks)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2), store.client.lease(keys(blocks), 60) as hit:
+
+        async def read() -> None:
+            async with store.client.lease(keys(blocks), 60) as hit:
                 await store.client.read(hit.lease_id, 0, 3, LENGTH, region.descriptor())
+
+        reading = asyncio.create_task(read())
+        await until(engine.reached.is_set)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
         await until(lambda: store.service.stats().leases == 0)
         other = await store.client.lookup(keys(blocks), 60)
         assert (await store.client.read(other.lease_id, 0, 1, LENGTH, region.descriptor())).reason == "busy"

@@ -180,7 +180,7 @@ async def test_the_read_queue_is_told_in_tokens(start: Any, tools: Any, region: 
         async with store.client.lease(keys(blocks), 10) as hit:
             engine.load = slow  # type: ignore[method-assign]
             read = asyncio.create_task(store.client.read(hit.lease_id, 0, 3, LENGTH, region.descriptor()))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await store.client.lookup([], 0)).read_queue_tokens != 3 * 64:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             assert (await store.client.stats()).read_queue_tokens == 3 * 64

@@ -179,7 +179,7 @@ async def test_noise_ends_its_own_connection_only(start: Any, tools: Any, noise:
         await on_lane(store.client)
         reader, writer = await asyncio.open_connection("127.0.0.1", store.service.lane_port)
         writer.write(noise)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await reader.read()
         writer.close()
         assert (await store.client.lookup([b"k" * 16])).hit == 0

@@ -83,7 +83,7 @@ async def test_second_turn_loads_the_first(real: Client) -> None:
         assert cached % 64 == 0
         return bool(cached >= prompt // 64 * 64)
 
-    await real.until("the first turn's blocks are stored and hit", hit, timeout_s=40)
+    await real.until("the first turn's blocks are stored and hit", hit)
 
     async def shown() -> bool:  # with the engine's next report
         hits = [value for name, value in (await real.metrics()).items() if name.startswith("prefix_cache_hits_total")]

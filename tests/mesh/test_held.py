@@ -47,7 +47,7 @@ async def known(c: Client, blocks: int) -> None:
         counts = [float(count) for count in KNOWN.findall(await page(c, "global_scheduler"))]
         return sum(counts) == blocks and len(counts) == len(engines(c))
 
-    await c.until(f"{blocks} blocks are known to be held", told, 30)
+    await c.until(f"{blocks} blocks are known to be held", told)
     await at_baseline(c)
 
 

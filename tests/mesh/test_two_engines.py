@@ -169,7 +169,7 @@ class Started:
 
 
 async def soon(event: asyncio.Event) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await event.wait()
 
 

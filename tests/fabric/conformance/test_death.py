@@ -55,7 +55,7 @@ def test_an_owner_killed_in_the_middle_of_a_transfer(bench: Bench) -> None:
 
         pushing = threading.Thread(target=push)
         pushing.start()
-        assert begun.wait(20)
+        assert begun.wait(60)
         process.send_signal(signal.SIGKILL)
         process.wait()
         pushing.join(60)

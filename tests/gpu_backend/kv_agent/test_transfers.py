@@ -99,7 +99,7 @@ class Pair:
 
     async def answer(self, end: End, slot: int, generation: int = 1) -> int:
         """Takes the answer away, so that the next order of this request may be answered."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (slot, generation) not in end.orders.answers:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         return end.orders.answers.pop((slot, generation))
@@ -188,7 +188,7 @@ async def test_a_late_writer_finds_its_right_ended_and_one_under_way_is_waited_f
                 pass
             await asyncio.sleep(0.05)  # looks behind the gate meanwhile
             assert p.receiver.memory.free == 4 * BLOCK_BYTES
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while p.receiver.memory.free < p.receiver.memory.size:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         key.close()

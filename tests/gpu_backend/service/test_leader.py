@@ -32,7 +32,7 @@ class Scheduler(scheduler_pb2_grpc.GlobalSchedulerServicer):
                 yield pb.LeaderDown(lease_ms=self.lease_ms)
 
     async def hear(self) -> pb.LeaderUp:
-        return await asyncio.wait_for(self.heard.get(), 10)
+        return await asyncio.wait_for(self.heard.get(), 60)
 
 
 @asynccontextmanager

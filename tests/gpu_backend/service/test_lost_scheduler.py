@@ -38,7 +38,7 @@ async def test_what_the_scheduler_says_ends_the_backend(served: Served, monkeypa
 
     monkeypatch.setattr(served.scheduler, "tend", tend)
     with pytest.raises(ExceptionGroup) as failed:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await backend.run(serving)
     assert failed.group_contains(EngineFailed, match="ended by itself: deadline")
     await backend.close()

@@ -51,7 +51,7 @@ class Setting:
     running: asyncio.Task[list[Submitted]]
 
     async def lost(self) -> tuple[str, list[object]]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             handles = await self.running
         assert self.attachment.lost is not None
         return self.attachment.lost, [handle.request.tag for handle in handles]
@@ -149,7 +149,7 @@ async def test_closing_gives_the_share_back(rig: MakeRig, request_of: MakeReques
 
 
 async def test_an_ended_lease(rig: MakeRig, request_of: MakeRequest) -> None:
-    async with attached(rig(), ttl_ms=300) as s:
+    async with attached(rig(), ttl_ms=1500) as s:
         s.engine.turning = False
         await submit(s.attachment, [request_of(tag="a"), request_of(tag="b")])
         s.engine.end(1)
@@ -171,7 +171,7 @@ async def test_drained_slots_are_noticed_before_the_next_renewal(rig: MakeRig, r
 
 
 async def test_an_engine_that_does_not_answer(rig: MakeRig, request_of: MakeRequest) -> None:
-    async with attached(rig(), ttl_ms=300) as s:
+    async with attached(rig(), ttl_ms=1500) as s:
         s.engine.refusals, s.engine.turning = 1000, False
         await submit(s.attachment, [request_of(tag="a")])
         reason, tags = await s.lost()
@@ -180,13 +180,13 @@ async def test_an_engine_that_does_not_answer(rig: MakeRig, request_of: MakeRequ
 
 
 async def test_a_scheduler_that_stands_still(rig: MakeRig, request_of: MakeRequest) -> None:
-    async with attached(rig(), settings=AttachmentSettings(watch_s=0.01, stall_s=0.1)) as s:
+    async with attached(rig(), settings=AttachmentSettings(watch_s=0.01, stall_s=0.5)) as s:
         s.engine.turning = False
-        await asyncio.sleep(0.15)  # standing still is no fault while nothing is in flight
+        await asyncio.sleep(0.6)  # standing still is no fault while nothing is in flight
         assert s.attachment.lost is None
         await submit(s.attachment, [request_of(tag="a")])
         reason, tags = await s.lost()
-        assert reason.startswith("the scheduler has stood still for 0.")
+        assert reason.startswith("the scheduler has stood still for ")
         assert tags == ["a"]
 
 
@@ -273,7 +273,7 @@ async def test_a_failed_delivery_is_not_swallowed(rig: MakeRig, request_of: Make
     async with attached(rig(), deliver=fail) as s:
         await submit(s.attachment, [request_of()])
         with pytest.raises(ExceptionGroup) as caught:
-            await asyncio.wait_for(s.running, 10)
+            await asyncio.wait_for(s.running, 60)
         assert caught.group_contains(ZeroDivisionError)
 
 

@@ -216,7 +216,7 @@ async def make_rig(
         tokenizer = await stack.enter_async_context(running(TokenizerSettings(**(defaults | settings))))
         client = await stack.enter_async_context(stream_client(f"127.0.0.1:{tokenizer.port}"))
         rig = Rig(mesh, made, tokenizer, client)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not client.connected:  # noqa: ASYNC110 - as below
                 await asyncio.sleep(0.01)
             while engines and not (await client.describe()).ready:  # noqa: ASYNC110 - asked over the network

@@ -181,7 +181,7 @@ async def test_stored_blocks_are_found_told_and_released(tmp_path: Path) -> None
     register = kvstore_pb2_grpc.add_KvStoreServicer_to_server
     async with (
         rpc.serve("127.0.0.1:0", lambda s: register(store, s), ["hostless.v1.KvStore"], grace_s=0) as server,
-        make_rig(tmp_path, kvstore=f"127.0.0.1:{server.port}", kv_lookup_s=1.0) as rig,
+        make_rig(tmp_path, kvstore=f"127.0.0.1:{server.port}", kv_lookup_s=30.0) as rig,
     ):
         store.hit = 2
         prompt = "hello" * 192
@@ -248,7 +248,7 @@ async def test_an_engine_that_goes_while_the_model_is_read(tmp_path: Path, monke
 
 
 async def test_an_engine_that_can_t_be_attached(tmp_path: Path) -> None:
-    async with make_rig(tmp_path, engine_wait_s=0.5) as rig:
+    async with make_rig(tmp_path) as rig:
         ghost = scheduler_pb2.EngineInfo()
         ghost.CopyFrom(rig.engine.info)
         ghost.engine_id, ghost.address = "ghost", "127.0.0.1:1"
