@@ -24,10 +24,10 @@ from transformers import PreTrainedModel
 
 from bench.engine.chats import chats
 from bench.engine.reference import Reference
-from bench.gpu_requests import prompts_of
+from bench.gpu.requests import prompts_of
+from bench.gpu.resident_client import Engine
+from bench.gpu.resident_engine import RandomWeights, Wanted, model_config
 from bench.gpu_resident import FORMS
-from bench.gpu_resident_client import Engine
-from bench.gpu_resident_engine import RandomWeights, Wanted, model_config
 from services.common.paths import models_dir
 from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings
 from services.gpu_backend.models.config import ModelConfig

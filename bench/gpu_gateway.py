@@ -34,9 +34,10 @@ from typing import Any
 
 from bench.common.cpu_quota import OneCore
 from bench.common.hogs import Hogs
-from bench.gpu_energy import Energy
-from bench.gpu_stream import stream
-from bench.gpu_systems import Mesh, Place, Server, cpu_s
+from bench.common.readings import cpu_s
+from bench.gpu.energy import Energy
+from bench.gpu.stream import stream
+from bench.gpu.systems import Mesh, Place, Server
 
 
 @dataclass(frozen=True)

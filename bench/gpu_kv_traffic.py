@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.gpu_requests import prompts_of
+from bench.gpu.requests import prompts_of
+from bench.gpu.resident_client import ROOT, Engine, Ran
 from bench.gpu_resident import periods, spread
-from bench.gpu_resident_client import ROOT, Engine, Ran
 
 BATCH, PROMPT = 16, 128
 
@@ -60,7 +60,7 @@ class Peer:
         command = [
             sys.executable,
             "-m",
-            "bench.gpu_kv_traffic_mover",
+            "bench.gpu.kv_traffic_mover",
             *map(str, (gpu, blocks, block_bytes, layers)),
             handle,
         ]

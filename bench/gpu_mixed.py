@@ -5,7 +5,7 @@
 correct: greedy tokens of a small random float32 model by the scheduler on the GPU, and by the overlapped host-driven
 loop, against HuggingFace's on the same device; prompts come while others decode, pages run out, chunks are small.
 times: graph replays of mixed steps, of their prompts alone and of their decodes alone; Llama-3 8B's shape, bfloat16.
-load: an open loop at the ring (bench/gpu_mixed_load.py), the same requests for every setting of `mixed_tokens`.
+load: an open loop at the ring (bench/gpu/mixed_load.py), the same requests for every setting of `mixed_tokens`.
 OUT is written after each row, so that a run that is cut short keeps what it has.
 """
 
@@ -21,9 +21,9 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
+from bench.gpu.mixed_load import Serving
+from bench.gpu.requests import requests_of
 from bench.gpu_engine import llama_8b
-from bench.gpu_mixed_load import Serving
-from bench.gpu_requests import requests_of
 from services.gpu_backend.engine import PAGE_TOKENS, StepKind
 from services.gpu_backend.engines.cuda.engine import CudaGraphEngine
 from services.gpu_backend.engines.cuda.host_driven import HostDrivenGraphEngine

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ROOT, SOURCE = Path(__file__).resolve().parents[1], Path(__file__).with_name("gpu_neighbours.cu")
+ROOT, SOURCE = Path(__file__).resolve().parents[1], Path(__file__).parent / "gpu/neighbours.cu"
 VICTIMS = ("kernel", "host", "graph", "peer", "lent", "scheduler")
 NEIGHBOURS = ("kernels", "host", "scheduler")
 START_S, SETTLE_S, AFTER_S = 20.0, 0.3, 0.7

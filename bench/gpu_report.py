@@ -5,8 +5,8 @@
 Prints Markdown; the picture shows what interference does to clients of each system.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -138,10 +138,15 @@ def picture(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    resident, gateway = (json.loads(Path(name).read_text()) for name in sys.argv[1:3])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("resident", type=Path, help="what bench.gpu_resident wrote")
+    parser.add_argument("gateway", type=Path, help="what bench.gpu_gateway wrote")
+    parser.add_argument("picture", type=Path, help="SVG to write")
+    options = parser.parse_args()
+    resident, gateway = json.loads(options.resident.read_text()), json.loads(options.gateway.read_text())
     forms = [form for form in ("resident", "host", "host-overlap") if form in resident]
     print(steps(resident, forms), makespans(resident, forms), clients(gateway), sep="\n")
-    Path(sys.argv[3]).write_text(picture(gateway))
+    options.picture.write_text(picture(gateway))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m bench.gpu_resident OUT.json [--forms resident host host-overlap] [--layers 32] [--repeats 1] [--quick]
 
-For each form an engine's process of its own (gpu_resident_engine.py) serves a ring in shared memory; this process is
+For each form an engine's process of its own (gpu/resident_engine.py) serves a ring in shared memory; this process is
 the front end. Steps are timed on the GPU: the last kernel of every graph notes its clock. Everything is measured
 alone first, then under each grade of interference, on all cores that this process may use: decodes of 16 and of 1, and
 an open loop at `--rate` requests a second. OUT is written after each
@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from bench.common.cpu_quota import OneCore
 from bench.common.hogs import Hogs
-from bench.gpu_requests import prompts_of, requests_of
-from bench.gpu_resident_client import Engine, Ran
+from bench.gpu.requests import prompts_of, requests_of
+from bench.gpu.resident_client import Engine, Ran
 from tests.gpu.scheduler.builds import BUILDS
 
 FORMS = ("resident", "host", "host-overlap")

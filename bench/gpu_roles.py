@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu_stream import stream
+from bench.gpu.stream import stream
 
 LENGTHS = (5, 63, 64, 65, 200, 640, 1000, 1500, 2048, 3000)
 ANSWER = 48

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.gpu_doorbells import doorbells
-from bench.gpu_launches import Launches, scans
-from bench.gpu_scheduler_rig import KEPT, SOURCE, Client, TimedEngine, read, serving, spread
+from bench.gpu.doorbells import doorbells
+from bench.gpu.launches import Launches, scans
+from bench.gpu.scheduler_rig import KEPT, SOURCE, Client, TimedEngine, read, serving, spread
 from services.gpu_backend.device import build, driver
 from services.gpu_backend.device.device_scheduler import DeviceScheduler
 from services.gpu_backend.device.driver import Arguments, Device, Module, Stream
@@ -38,7 +38,7 @@ DOORBELLS = ((200, 2000), (4200, 1500))
 
 
 class ProfiledScheduler(DeviceScheduler):
-    source = Path(__file__).with_name("gpu_scheduler_profile.cu")
+    source = Path(__file__).parent / "gpu/scheduler_profile.cu"
 
     def marks(self) -> dict[str, Any]:
         """Of the commonest kind of turn: mean ns at each barrier since the last step was seen to be done."""

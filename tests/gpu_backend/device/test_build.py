@@ -17,9 +17,9 @@ KERNELS = ROOT / "services/gpu_backend/engines/cuda/kernels"
 SOURCES = [
     build.SCHEDULER_SOURCE,
     ROOT / "tests/gpu/scheduler/toy.cu",
-    ROOT / "bench/gpu_scheduler.cu",
-    ROOT / "bench/gpu_scheduler_profile.cu",
-    ROOT / "bench/gpu_neighbours.cu",
+    ROOT / "bench/gpu/scheduler.cu",
+    ROOT / "bench/gpu/scheduler_profile.cu",
+    ROOT / "bench/gpu/neighbours.cu",
 ]
 
 

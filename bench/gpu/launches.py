@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu_scheduler_rig import read, spread
+from bench.gpu.scheduler_rig import read, spread
 from services.gpu_backend.device import driver
 from services.gpu_backend.device.driver import Arguments, Graph, Module, Stream
 from tests.gpu.scheduler.rig import Rig

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.gpu_energy import Energy
+from bench.gpu.energy import Energy
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import EngineState, Finish, RingClient, RingGeometry, RingOwner, SlotState
 from services.fabric.ring.burst import Burst

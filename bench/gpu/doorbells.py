@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.gpu_scheduler_rig import Client, serving, spread, word_at
+from bench.gpu.scheduler_rig import Client, serving, spread, word_at
 from services.fabric._ring import SlotState
 from services.gpu_backend.device.device_scheduler import DeviceScheduler
 from services.gpu_backend.device.driver import Arguments, Device, MappedMemory, Module, Stream

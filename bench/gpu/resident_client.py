@@ -1,7 +1,6 @@
-"""An engine's process (gpu_resident_engine.py), and this process as its front end, by the ring they share."""
+"""An engine's process (resident_engine.py), and this process as its front end, by the ring they share."""
 
 import json
-import os
 import selectors
 import subprocess
 import sys
@@ -15,14 +14,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.gpu_energy import Energy
+from bench.common.readings import cpu_s
+from bench.gpu.energy import Energy
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric.ring import EngineState, Finish, RingClient, SlotState
 from services.fabric.ring.burst import Burst
 from services.fabric.ring.layout import Share
 from services.fabric.transports import open_region
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _START_S, _RUN_S, _END_S = 120.0, 60.0, 40.0
 _LOOK_S = 200e-6
 
@@ -50,7 +50,7 @@ class Engine:
             "form": form, "layers": layers, "small": False, "stamps": str(self._stamps),
             "name": "gpu-resident", "deadline_s": deadline_s, **others,
         }  # fmt: skip
-        command = [sys.executable, "-m", "bench.gpu_resident_engine", json.dumps(wanted)]
+        command = [sys.executable, "-m", "bench.gpu.resident_engine", json.dumps(wanted)]
         self._energy = Energy()
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -88,7 +88,7 @@ class Engine:
         self._process.stdin.flush()
 
     def traffic(self, command: str) -> dict[str, Any]:
-        """Of gpu_kv_traffic_mover.py, to the engine's process."""
+        """Of kv_traffic_mover.py, to the engine's process."""
         self._tell(command)
         return self._answer(30)
 
@@ -101,8 +101,7 @@ class Engine:
         return self.counters()["stamped"]
 
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.started['pid']}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.started["pid"])
 
     def run(self, prompts: Sequence[NDArray[np.uint32]], most: int) -> Ran:
         """All prompts at once, greedily, `most` tokens each."""

@@ -21,7 +21,7 @@ from services.gpu_backend.engines.cuda.contract import StepMemory
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from tests.gpu.scheduler.rig import Rig, ToyEngine
 
-SOURCE = Path(__file__).with_name("gpu_scheduler.cu")
+SOURCE = Path(__file__).with_name("scheduler.cu")
 TRACE = np.dtype([(name, "<u8") for name in ("nanoseconds", "capacity", "begin", "end", "done")])
 KEPT = 1 << 13
 

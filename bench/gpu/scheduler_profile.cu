@@ -1,4 +1,4 @@
-// gpu_scheduler_profile.cu: the scheduler's kernel with a stopwatch in it: when thread 0 of the team passes each
+// scheduler_profile.cu: the scheduler's kernel with a stopwatch in it: when thread 0 of the team passes each
 // barrier of a turn that launches a decode step, in ns from the moment that the last step was seen to be done.
 #include "serve.hpp"
 

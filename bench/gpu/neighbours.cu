@@ -1,4 +1,4 @@
-// gpu_neighbours.cu: kernels of processes that share a GPU, one of which is killed (bench/gpu_neighbours.py).
+// neighbours.cu: kernels of processes that share a GPU, one of which is killed (bench/gpu_neighbours.py).
 #include <cuda/std/cstdint>
 
 using cuda::std::uint32_t;

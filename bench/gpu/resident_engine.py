@@ -1,6 +1,6 @@
 """The engine's process of bench/gpu_resident.py: one model, one ring, one of the schedulers.
 
-    python -m bench.gpu_resident_engine '{"form": "resident", "layers": 32, ...}'
+    python -m bench.gpu.resident_engine '{"form": "resident", "layers": 32, ...}'
 
 Prints a line of JSON when it serves. Then it waits for lines: `steps` is answered with the number of steps so
 far, `end` (or the end of input) with the device's stamps written to the given file. Nothing else runs here.
@@ -19,7 +19,7 @@ import torch
 from cuda.bindings import driver as cuda
 from cuda.bindings import nvrtc
 
-from bench.gpu_kv_traffic_mover import Mover, obey
+from bench.gpu.kv_traffic_mover import Mover, obey
 from services.fabric.region import MemoryRegion
 from services.fabric.ring import RingGeometry, RingOwner
 from services.gpu_backend.device import driver

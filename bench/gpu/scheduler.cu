@@ -1,4 +1,4 @@
-// gpu_scheduler.cu: what bench/gpu_scheduler.py runs on the GPU. Times are the GPU's own, in ns.
+// scheduler.cu: what bench/gpu_scheduler.py runs on the GPU. Times are the GPU's own, in ns.
 #include "core.hpp"
 #include "device_platform.hpp"
 

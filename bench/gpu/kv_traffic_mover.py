@@ -1,7 +1,7 @@
 """KV traffic beside an engine's steps, for bench/gpu_kv_traffic.py: the agent's own copies, over and over.
 
 In the engine's process it moves what a decode engine's agent moves; as a process of its own, on another GPU, what a
-prefill engine's agent moves to and from that one's memory (`python -m bench.gpu_kv_traffic_mover GPU BLOCKS BLOCK_BYTES
+prefill engine's agent moves to and from that one's memory (`python -m bench.gpu.kv_traffic_mover GPU BLOCKS BLOCK_BYTES
 LAYERS HANDLE`, then a line a command).
 """
 
