@@ -48,6 +48,7 @@ class Load:
     loaded: int = 0
     read: int = 0  # of them here, from the store
     unwanted: bool = False
+    expiry: asyncio.TimerHandle | None = None  # while it waits for a worker
 
     @property
     def request(self) -> tuple[int, int]:
@@ -108,6 +109,7 @@ class Loader:
             self._answer(load)
         else:
             self._queue.put_nowait(load)
+            load.expiry = asyncio.get_running_loop().call_later(self._settings.load_deadline_s, self._expire, load)
 
     def forget(self, slot: int, generation: int) -> None:
         """The request has ended: its load is answered with what is there already."""
@@ -134,6 +136,10 @@ class Loader:
             buffer.discard()
 
     async def _serve(self, load: Load, buffer: LoadBuffer) -> None:
+        if load.expiry is not None:
+            load.expiry.cancel()
+        if self._open.get(load.request) is not load:
+            return
         begun = time.monotonic()
         try:
             with telemetry.tracer.start_as_current_span("kv load") as span, self._held.pinned(load.keys) as run:
@@ -249,6 +255,10 @@ class Loader:
         if got.blocks < count:
             log.info("fewer blocks than expected", extra={"got": got.blocks, "asked": count, "why": got.reason})
         return got.blocks
+
+    def _expire(self, load: Load) -> None:
+        log.warning("a load found no worker in time", extra={"slot": load.request[0]})
+        self._answer(load)
 
     def _answer_with(self, load: Load, blocks: int) -> None:
         load.loaded = blocks
