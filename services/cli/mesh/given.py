@@ -49,7 +49,7 @@ def read(words: Sequence[str], own: Iterable[str]) -> Given:
             raise UsageError(f"more than one service has a setting {option}", f"Say whose: {whole}")
         [(section, flag)] = places
         if not joined:
-            if not rest:
+            if not rest or rest[0].partition("=")[0] in settings:
                 raise UsageError(f"{option} of {section} needs a value")
             value = rest.pop(0)
         flags[section].append(f"{flag}={value}")
