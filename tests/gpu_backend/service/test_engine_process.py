@@ -109,7 +109,7 @@ async def test_metrics_tell_the_counters_of_the_core(tmp_path: Path) -> None:
 
 
 async def test_a_front_end_that_falls_silent_is_drained_and_its_place_reused(tmp_path: Path) -> None:
-    lease = ("--lease-ttl-ms", "400", "--lease-grace-ms", "50")
+    lease = ("--lease-ttl-ms", "1500", "--lease-grace-ms", "50")
     async with engine(tmp_path, *SLOW, *lease) as running:
         client = EngineClient(running.address)
         silent = await FrontEnd.attach(client, "silent")
@@ -129,18 +129,18 @@ async def test_a_front_end_that_falls_silent_is_drained_and_its_place_reused(tmp
 
 
 async def test_a_renewed_lease_lasts_and_a_detached_one_ends_at_once(tmp_path: Path) -> None:
-    async with engine(tmp_path, *SLOW, "--lease-ttl-ms", "400") as running:
+    async with engine(tmp_path, *SLOW, "--lease-ttl-ms", "1500") as running:
         client = EngineClient(running.address)
         front_end = await FrontEnd.attach(client)
-        number = front_end.submit([1], 40)
+        number = front_end.submit([1], 150)
 
         async def renew() -> None:
             while True:
-                assert await client.renew(front_end.lease.lease_id) == 0.4
+                assert await client.renew(front_end.lease.lease_id) == 1.5
                 await asyncio.sleep(0.05)
 
         renewing = asyncio.create_task(renew())
-        assert await front_end.finished(number) is Finish.LENGTH  # 0.8 s, two leases
+        assert await front_end.finished(number) is Finish.LENGTH  # 3 s, two leases
         renewing.cancel()
         second = front_end.submit([1], 5000)
         await until(lambda: front_end.look(second)[2] > 0)
@@ -169,7 +169,7 @@ async def test_sigterm_tells_the_scheduler_then_finishes_what_runs(tmp_path: Pat
         await table(mesh, 1)
         client = EngineClient(running.address)
         front_end = await FrontEnd.attach(client)
-        number = front_end.submit([1], 60)
+        number = front_end.submit([1], 250)  # 5 s: it still runs when all that is seen
         await until(lambda: front_end.look(number)[2] > 0)
         running.process.send_signal(signal.SIGTERM)
         await table(mesh, 0)
@@ -181,7 +181,7 @@ async def test_sigterm_tells_the_scheduler_then_finishes_what_runs(tmp_path: Pat
         late = front_end.submit([1], 10)
         assert await front_end.finished(late) is Finish.DRAINING
         assert await front_end.finished(number) is Finish.LENGTH
-        assert len(front_end.tokens(number)) == 60
+        assert len(front_end.tokens(number)) == 250
         front_end.release(number)
         front_end.release(late)
         code, said = await running.ended()
@@ -212,7 +212,7 @@ async def test_the_drain_call_waits_for_what_runs(tmp_path: Path) -> None:
         short = front_end.submit([1], 10)
         endless = front_end.submit([1], 5000)
         await until(lambda: front_end.look(endless)[2] > 0)
-        assert await client.drain(1.0) == 1
+        assert await client.drain(3.0) == 1
         assert front_end.look(short)[:2] == (SlotState.DECODE_COMPLETED, Finish.LENGTH)
         await client.close()
 
@@ -337,6 +337,7 @@ async def test_nothing_is_leased_while_the_engine_loads() -> None:
         (("--scheduler-kind", "device"), ["scheduler-kind: device is for engine cuda, not synthetic"]),
         (("--synthetic-words", "1,x"), ["synthetic-words", "'x'"]),
         (("--address", "127.0.0.1:99999"), ["address: '127.0.0.1:99999' is not host:port"]),
+        (("--kvstore", "127.0.0.1:1", "--receive-buffer-bytes", "9"), ["receive-buffer-bytes: 9 hold no block"]),
     ],
 )
 async def test_what_is_wrong_at_the_start_is_one_line_and_exit_code_2(
