@@ -11,6 +11,7 @@ import pytest
 
 from services.common.keys import next_key, root_key
 from services.kvstore.client import Block, Readout
+from tests.gpu_backend.kv_agent.conftest import PATIENT
 from tests.waiting import until
 
 BLOCK_BYTES = 20_000
@@ -18,7 +19,7 @@ BLOCK_BYTES = 20_000
 
 async def test_what_was_stored_is_loaded_byte_for_byte(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address, load_buffer_bytes=2 * 3 * BLOCK_BYTES) as r:
+    async with rig(store.address, **PATIENT, load_buffer_bytes=2 * 3 * BLOCK_BYTES) as r:
         prompt = r.prompt(20)
         r.store(1, 7, prompt)
         r.end(1, 7)
@@ -39,7 +40,7 @@ async def test_what_was_stored_is_loaded_byte_for_byte(spawn: Any, rig: Any) -> 
 
 async def test_a_chain_goes_on_behind_what_was_loaded(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address) as r:
+    async with rig(store.address, **PATIENT) as r:
         prompt = r.prompt(9)
         r.store(1, 1, prompt[: 3 * 64])
         await r.settled()
@@ -58,7 +59,7 @@ async def test_a_store_that_finds_blocks_but_reads_none_costs_the_hit_alone(
     spawn: Any, rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await spawn()
-    async with rig(store.address) as r:
+    async with rig(store.address, **PATIENT) as r:
         prompt = r.prompt(5)
         r.store(1, 1, prompt)
         await r.settled()
@@ -76,7 +77,7 @@ async def test_a_store_that_finds_blocks_but_reads_none_costs_the_hit_alone(
 
 async def test_blocks_that_the_store_has_are_not_written_again(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address) as r:
+    async with rig(store.address, **PATIENT) as r:
         prompt = r.prompt(6)
         r.store(1, 1, prompt[: 4 * 64])
         await r.settled()
@@ -88,7 +89,7 @@ async def test_blocks_that_the_store_has_are_not_written_again(spawn: Any, rig: 
 
 async def test_only_the_prompts_own_blocks_are_accepted(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address) as r:
+    async with rig(store.address, **PATIENT) as r:
         prompt = r.prompt(4)
         r.store(1, 1, prompt)
         await r.settled()
@@ -105,7 +106,7 @@ async def test_only_the_prompts_own_blocks_are_accepted(spawn: Any, rig: Any) ->
 
 async def test_a_burst_larger_than_the_stores_buffer_is_stored_all_the_same(spawn: Any, rig: Any) -> None:
     store = await spawn(write_buffer_bytes=3 * 65536)
-    async with rig(store.address, store_patience_s=15) as r:
+    async with rig(store.address, **PATIENT) as r:
         prompts = [r.prompt(30, seed) for seed in range(2)]
         for slot, prompt in enumerate(prompts):
             r.store(slot, 1, prompt)
@@ -119,7 +120,7 @@ async def test_a_burst_larger_than_the_stores_buffer_is_stored_all_the_same(spaw
 
 async def test_a_block_that_can_not_be_stored_ends_its_chain_only(spawn: Any, rig: Any) -> None:
     store = await spawn(engine="files", capacity_bytes=5 * (BLOCK_BYTES + 4096), high_watermark=1, low_watermark=1)
-    async with rig(store.address) as r:
+    async with rig(store.address, **PATIENT) as r:
         long, short = r.prompt(8), r.prompt(2, seed=1)
         r.store(1, 1, long)
         await r.settled()
@@ -229,7 +230,7 @@ async def test_the_agent_stores_again_when_the_store_is_back(spawn: Any, rig: An
 
 async def test_an_ended_request_stops_its_load(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address, load_buffer_bytes=2 * BLOCK_BYTES) as r:
+    async with rig(store.address, **PATIENT, load_buffer_bytes=2 * BLOCK_BYTES) as r:
         prompt = r.prompt(100)
         r.store(1, 1, prompt)
         await r.settled()
@@ -243,7 +244,7 @@ async def test_an_ended_request_stops_its_load(spawn: Any, rig: Any) -> None:
 
 async def test_a_cancelled_agent_answers_what_it_has(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address, load_buffer_bytes=2 * BLOCK_BYTES) as r:
+    async with rig(store.address, **PATIENT, load_buffer_bytes=2 * BLOCK_BYTES) as r:
         prompt = r.prompt(100)
         r.store(1, 1, prompt)
         await r.settled()
