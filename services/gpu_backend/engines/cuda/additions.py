@@ -13,6 +13,8 @@ from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Layer
 
 _BIAS_BLOCK = 1024
+_VALUES_A_WARP = 1024
+"""That norm_heads gives a warp: 32 registers of a thread."""
 
 
 class Additions:
@@ -29,9 +31,9 @@ class Additions:
                 qkv, layer.qkv_bias, width, BLOCK=_BIAS_BLOCK, num_warps=4, **self._overlap
             )
         if layer.query_norm is not None:
+            heads = triton.next_power_of_2(config.heads + config.kv_heads)
             norm_heads[(rows,)](
                 qkv, layer.query_norm, layer.key_norm, config.rms_epsilon,
-                HEADS=config.heads, KV_HEADS=config.kv_heads,
-                NORMED=triton.next_power_of_2(config.heads + config.kv_heads), DIM=config.head_dim, num_warps=4,
-                **self._overlap,
+                HEADS=config.heads, KV_HEADS=config.kv_heads, NORMED=heads, DIM=config.head_dim,
+                num_warps=max(4, min(16, heads * config.head_dim // _VALUES_A_WARP)), **self._overlap,
             )  # fmt: skip
