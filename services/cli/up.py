@@ -22,6 +22,9 @@ from services.cli.mesh.plan import HOST, MeshOptions, ServicePlan, mesh_plan, po
 from services.cli.mesh.run_folder import Mesh, RunFolder, RunningService
 from services.cli.mesh.supervisor import Member, StartFailed, Supervisor
 
+MOST = 64
+"""Engines of a kind: a slip of the hand is not to fill the machine's memory with processes."""
+
 
 def up(
     context: typer.Context,
@@ -46,11 +49,11 @@ def up(
         ),
     ] = None,
     rate: Annotated[float, typer.Option(help="Synthetic engine: tokens/s of each request.", min=0)] = 0.0,
-    engines: Annotated[int, typer.Option(envvar="HOSTLESS_UP_ENGINES", help="How many engines.", min=1)] = 1,
+    engines: Annotated[int, typer.Option(envvar="HOSTLESS_UP_ENGINES", help="How many engines.", min=1, max=MOST)] = 1,
     prefill: Annotated[
-        int, typer.Option(help="How many engines only prefill; with --decode, instead of --engines.", min=0)
+        int, typer.Option(help="How many engines only prefill; with --decode, instead of --engines.", min=0, max=MOST)
     ] = 0,
-    decode: Annotated[int, typer.Option(help="How many engines go on after the first token.", min=0)] = 0,
+    decode: Annotated[int, typer.Option(help="How many engines go on after the first token.", min=0, max=MOST)] = 0,
     policy: Annotated[
         str,
         typer.Option(

@@ -12,6 +12,7 @@ from services.cli.main import app
 from services.cli.mesh import given, gpus
 from services.cli.mesh.checks import SETTINGS
 from services.cli.mesh.plan import MeshOptions, ServicePlan, mesh_plan, ports_needed
+from services.cli.up import MOST
 from services.common import settings
 
 OWN = ("--port", "--engine")
@@ -53,6 +54,8 @@ def test_every_setting_can_be_given() -> None:
         (["-x"], "-x", "hostless up --help"),
         (["--transport", "tcp"], "more than one service", "--gpu-backend-transport, --kvstore-transport"),
         (["--held-bytes"], "--held-bytes of gpu_backend needs a value", ""),
+        (["--held-bytes", "--max-queue", "5"], "--held-bytes of gpu_backend needs a value", ""),
+        (["--held-bytes", "--max-queue=5"], "--held-bytes of gpu_backend needs a value", ""),
     ],
 )
 def test_what_is_nobodys(words: list[str], message: str, hint: str) -> None:
@@ -82,6 +85,8 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--nothing" in refused("--nothing", "--", "true")
     assert "threads: 'x' is not a whole number" in refused("--engines", "2", "--threads", "x")
     assert "no command 'no-such-command'" in refused("--held-bytes", "1", "--", "no-such-command")
+    for option in ("--engines", "--prefill", "--decode"):
+        assert CliRunner().invoke(app, ["up", option, str(MOST + 1)]).exit_code == 2
 
 
 class Driver:
