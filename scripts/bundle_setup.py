@@ -11,6 +11,7 @@ import json
 import lzma
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -65,11 +66,15 @@ def model(name: str, about: dict[str, Any], places: list[Path]) -> None:
         return
     unfinished = HERE / "models" / f".{name}"
     joined = Joined([path for path in parts if path is not None])
-    with lzma.LZMAFile(cast(IO[bytes], joined)) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
-        archive.extractall(unfinished, filter="data")
+    try:
+        with lzma.LZMAFile(cast(IO[bytes], joined)) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
+            archive.extractall(unfinished, filter="data")
+        whole = True
+    except (EOFError, lzma.LZMAError, tarfile.TarError):
+        whole = False
     while joined.read():
         pass
-    if joined.digest.hexdigest() != about["sha256"]:
+    if not whole or joined.digest.hexdigest() != about["sha256"]:
         sys.exit(f"model {name}: its parts are damaged, or belong to another bundle")
     (unfinished / name).rename(folder)
     unfinished.rmdir()
@@ -93,8 +98,8 @@ def main() -> None:
     natives(environment)
     for name, about in manifest["models"].items():
         model(name, about, [HERE.parent, *(place.resolve() for place in given.parts)])
-    lines = [f"export {name}='{value}'" for name, value in environment.items()]
-    (HERE / "environment").write_text("\n".join([*lines, f"cd '{HERE / 'tree'}'"]) + "\n")
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    (HERE / "environment").write_text("\n".join([*lines, f"cd {shlex.quote(str(HERE / 'tree'))}"]) + "\n")
     print(f"commit {manifest['commit']}. Next:\n  . {HERE / 'environment'}\n  python3 -m tests.gpu.run RESULTS")
 
 
