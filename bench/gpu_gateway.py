@@ -190,7 +190,10 @@ def main() -> None:
     parser.add_argument("--load", type=Path, required=True)
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--name", default="", help="of the results in OUT; else `peer`, or the scheduler's")
-    parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
+    parser.add_argument(
+        "--loads", nargs="+", choices=list(LOADS), default=list(LOADS), metavar="LOAD",
+        help="; ".join(LOADS).replace("%", "%%"),
+    )  # fmt: skip
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second of loads named 60 %%")
     parser.add_argument("--only-loads", action="store_true", help="no requests one at a time")
     parser.add_argument("--deadline", type=float, default=400, help="seconds until the scheduler on the GPU gives up")

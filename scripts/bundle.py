@@ -200,11 +200,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, fromfile_prefix_chars="@"
     )
-    parser.add_argument("out", type=Path)
+    parser.add_argument("out", type=Path, help="folder for what is packed")
     parser.add_argument("--python", default=".".join(map(str, sys.version_info[:2])), help="of the other machine")
     parser.add_argument("--glibc", default="2.28", help="of the other machine, or an older one")
-    parser.add_argument("--machine", default="x86_64")
-    parser.add_argument("--extras", nargs="*", default=EXTRAS)
+    parser.add_argument(
+        "--machine", default="x86_64", help="of the other machine, as uname -m says; %(default)s unless given"
+    )
+    parser.add_argument(
+        "--extras", nargs="*", default=EXTRAS, help="of pyproject.toml; unless given: " + " ".join(EXTRAS)
+    )
     parser.add_argument("--also", nargs="*", default=ALSO, help="further packages")
     parser.add_argument(
         "--without", nargs="*", default=(), help="packages that are there; @FILE: named in it, one a line"
