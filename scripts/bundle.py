@@ -181,10 +181,13 @@ def pack_model(folder: Path, out: Path, most: int) -> dict[str, object]:
 
 
 def pack(out: Path, site: Path, added: Sequence[Path], manifest: dict[str, object]) -> Path:
+    """All of it, or nothing under its name. An `out` within the checkout does not travel along."""
     made = out / f"{NAME}.tar.xz"
-    with tarfile.open(made, "w:xz", preset=6) as archive:
+    unfinished = out / f".{made.name}"
+    with tarfile.open(unfinished, "w:xz", preset=6) as archive:
         for name in tree():
-            archive.add(ROOT / name, f"{NAME}/tree/{name}")
+            if out.resolve() not in (ROOT / name).resolve().parents:
+                archive.add(ROOT / name, f"{NAME}/tree/{name}")
         archive.add(site, f"{NAME}/site")
         for path in added:
             archive.add(path, f"{NAME}/extra/{path.name}")
@@ -193,7 +196,7 @@ def pack(out: Path, site: Path, added: Sequence[Path], manifest: dict[str, objec
         about = tarfile.TarInfo(f"{NAME}/bundle.json")
         about.size = len(data)
         archive.addfile(about, io.BytesIO(data))
-    return made
+    return unfinished.rename(made)
 
 
 def main() -> None:
