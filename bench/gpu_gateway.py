@@ -1,13 +1,13 @@
 """What clients of a GPU see: the whole mesh, or another OpenAI server, under load and interference.
 
-    python -m bench.gpu_gateway OUT.json --system device|host|host-overlap --load LOAD_TOOL
-    python -m bench.gpu_gateway OUT.json --system URL --pid PID --load LOAD_TOOL
+    python -m bench.gpu_gateway OUT.json --system device|host|host-overlap
+    python -m bench.gpu_gateway OUT.json --system URL --pid PID
 
 Either takes `--loads "4 req/s, alone" "60 %, 2x mixed"` to measure only those; what 60 % means is found
 by `saturation`, all requests at once, or told by `--rate`.
 
-LOAD_TOOL: an open-loop load generator that prints one line of JSON (see `load`). Cores are divided: the engine, and
-all of another server, on 0-7; the mesh's front end on 8-13; clients on 14-15. Hogs share the engine's cores.
+Cores are divided: the engine, and all of another server, on 0-7; the mesh's front end on 8-13; clients
+(bench/gpu/clients.py) on 14-15. Hogs share the engine's cores.
 `--gpu 1` takes the second GPU and cores 16-31 instead, so that two systems can be measured at the same time.
 Loads repeat prompts, as one seed draws them all: another server's prefix cache must be off, like the mesh's KV store.
 OUT is written after each part, so that a run that is cut short keeps what it has.
@@ -15,7 +15,6 @@ OUT is written after each part, so that a run that is cut short keeps what it ha
 
 import argparse
 import contextlib
-import gzip
 import json
 import math
 import os
@@ -24,7 +23,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -123,31 +121,19 @@ def idle_watts(gpu: int, seconds: float = 2.0) -> float | None:
     return None if before is None or after is None else round((after - before) / (time.monotonic() - begin), 1)
 
 
-def load(tool: Path, system: Mesh | Server, model: str, what: Load, rate: float, warmup: int = 0) -> dict[str, Any]:
-    """Poisson arrivals; prompts and answers of log-normal lengths, prompts of 1,019 in the mean and 4,096 at most."""
+def load(system: Mesh | Server, model: str, what: Load, rate: float) -> dict[str, Any]:
+    """What clients see in a process of their own. Raises RuntimeError, TimeoutExpired."""
     place, (mean, most) = system.place, what.answers
-    cores = f"{place.clients[0]}-{place.clients[-1]}"
-    with tempfile.TemporaryDirectory() as folder:
-        raw = Path(folder) / "raw.gz"
-        command = [
-            sys.executable, str(tool), "--url", system.url, "--model", model, "--rate", str(rate),
-            "--n", str(what.count), "--gpu", str(place.gpu), "--cores", cores, "--warmup", str(warmup),
-            "--mean-out", str(mean), "--max-out", str(most), "--timeout", "40", "--raw", str(raw),
-        ]  # fmt: skip
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=what.limit_s)
-        if ran.returncode:
-            raise RuntimeError(ran.stderr[-1500:])
-        found: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
-        if rate == 0 and warmup == 0:
-            found["saturated_req_s"] = saturated(gzip.decompress(raw.read_bytes()).decode().splitlines())
+    command = [
+        sys.executable, "-m", "bench.gpu.clients", system.url, model, "--rate", str(rate), "--count", str(what.count),
+        "--gpu", str(place.gpu), "--cores", f"{place.clients[0]}-{place.clients[-1]}",
+        "--mean-out", str(mean), "--most-out", str(most),
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=what.limit_s)
+    if ran.returncode:
+        raise RuntimeError(ran.stderr[-1500:])
+    found: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
     return found
-
-
-def saturated(lines: list[str]) -> float:
-    """Requests a second while all 128 lanes are taken: those that end between the first and the last third."""
-    ends: list[float] = sorted(each["t"] + each["s"][-1] / 1e3 for each in map(json.loads, lines) if each["s"])
-    first, last = len(ends) // 3, 2 * len(ends) // 3
-    return round((last - first) / (ends[last] - ends[first]), 2)
 
 
 def a_token(before: Mapping[str, float], after: Mapping[str, float], tokens: int) -> dict[str, float]:
@@ -155,12 +141,15 @@ def a_token(before: Mapping[str, float], after: Mapping[str, float], tokens: int
     return {name: round(1e6 * (after[name] - before[name]) / max(1, tokens), 2) for name in after}
 
 
-def measure(system: Mesh | Server, tool: Path, loads: list[str], base: float, singles: bool, keep: Any) -> None:
+def measure(system: Mesh | Server, loads: list[str], base: float, singles: bool, keep: Any) -> None:
     """`base`: requests a second of loads that don't say; 0: 60 % of what saturates the system, which is then a load."""
     with urllib.request.urlopen(system.url + "/v1/models", timeout=10) as answer:
         model = json.load(answer)["data"][0]["id"]
-    warm = load(tool, system, model, Load(count=8, answers=(16, 64)), 0, 16)
-    keep("warm-up", {name: warm[name] for name in ("ok", "failed", "err")})
+    for count in (1, 24):
+        warm = load(system, model, Load(count=count, answers=(32, 64)), 0)
+    keep("warm-up", {name: warm[name] for name in ("requests", "failed", "errors")})
+    if warm["failed"]:
+        sys.exit(f"{warm['failed']} of {warm['requests']} requests failed while nothing else ran: {warm['errors']}")
     if singles:
         for tokens in (1000, 600):
             keep(f"one at a time, {tokens} tokens", one_at_a_time(system, model, [tokens] * 7))
@@ -171,14 +160,14 @@ def measure(system: Mesh | Server, tool: Path, loads: list[str], base: float, si
         with under(what.grade, system.engine_pids, system.place.engine) as how:
             before = {process: cpu_s(pid) for process, pid in system.pids.items()}
             try:
-                found = load(tool, system, model, what, base if what.rate is None else what.rate)
+                found = load(system, model, what, base if what.rate is None else what.rate)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 keep(name, {"failed": repr(error)[-500:]})
                 continue
             after = {process: cpu_s(pid) for process, pid in system.pids.items()}
-        if not base and "saturated_req_s" in found:
+        if not base and what.rate == 0:
             base = round(0.6 * found["saturated_req_s"], 1)
-        found["cpu_us_a_token"], found["held"] = a_token(before, after, found["out_tokens"]), how
+        found["cpu_us_a_token"], found["held"] = a_token(before, after, found["completion_tokens"]), how
         keep(name, found)
 
 
@@ -187,7 +176,6 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--system", required=True, help="device, host, host-overlap; or the URL of another server")
     parser.add_argument("--pid", type=int, default=0, help="of that server")
-    parser.add_argument("--load", type=Path, required=True)
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--name", default="", help="of the results in OUT; else `peer`, or the scheduler's")
     parser.add_argument(
@@ -209,22 +197,22 @@ def main() -> None:
         given.out.write_text(json.dumps(results, indent=1) + "\n")
         short = value
         if "ttft_ms" in value and "rate" in value:
-            short = {"req_s": value["req_s"], "ok": value["ok"], "failed": value["failed"],
+            short = {"req_s": round(value["req_s"], 2), "of": value["requests"], "failed": value["failed"],
                      "ttft": [value["ttft_ms"]["p50"], value["ttft_ms"]["p99"]],
                      "tpot": [value["tpot_ms"]["mean"], value["tpot_ms"]["p99"]],
-                     "itl": value["itl_ms"]["max"], "saturated": value.get("saturated_req_s"),
+                     "itl": value["itl_ms"]["max"], "saturated": value["saturated_req_s"],
                      "mJ": value["mj_per_out_token"], "cpu": value["cpu_us_a_token"]}  # fmt: skip
         print(name, part, json.dumps(short), f"{mine['total_s']} s", flush=True)
 
     os.sched_setaffinity(0, place.clients)
     if given.pid:
-        measure(Server(given.system, given.pid, place), given.load, given.loads, given.rate, not given.only_loads, keep)
+        measure(Server(given.system, given.pid, place), given.loads, given.rate, not given.only_loads, keep)
         return
     os.sched_setaffinity(0, [*place.engine, *place.front])  # for the mesh to start with
     with Mesh(given.system, place, 8123 + given.gpu, given.deadline) as mesh:
         os.sched_setaffinity(0, place.clients)
         keep("ready", {"ready_s": mesh.ready_s})
-        measure(mesh, given.load, given.loads, given.rate, not given.only_loads, keep)
+        measure(mesh, given.loads, given.rate, not given.only_loads, keep)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """Everything that is tested and measured on a GPU, part by part, each within a time of its own.
 
-    python -m bench.gpu_suite OUT [PART ...] [--gpu 0] [--seconds 460] [--load LOAD_TOOL] [--list]
+    python -m bench.gpu_suite OUT [PART ...] [--gpu 0] [--seconds 460] [--list]
 
 For a machine that is lent for minutes: no part starts that doesn't fit into what is left of `--seconds`, one that
 runs over its time is ended with all that it started, and the next one starts. Each part writes OUT/NAME.json or
 OUT/NAME/ as it goes, and OUT/NAME.log; OUT/suite-GPU.json says how each ended. With two GPUs two of these can run at
 once, `--gpu 0` and `--gpu 1`: each takes sixteen cores; a part that takes both GPUs must have them alone.
-LOAD_TOOL is bench.gpu_gateway's.
 """
 
 import argparse
@@ -28,7 +27,7 @@ CORES = 16
 
 @dataclass(frozen=True)
 class Part:
-    """What is run (`{out}`: OUT/NAME, `{load}`, `{gpu}`, `{empty}`: a new folder), and how it goes."""
+    """What is run (`{out}`: OUT/NAME, `{gpu}`, `{empty}`: a new folder), and how it goes."""
 
     limit_s: float
     command: tuple[str, ...]
@@ -42,7 +41,7 @@ class Part:
 
 
 def gateway(limit_s: float, system: str, loads: tuple[str, ...], **env: str) -> Part:
-    command = ("-m", "bench.gpu_gateway", "{out}.json", "--system", system, "--load", "{load}", "--gpu", "{gpu}",
+    command = ("-m", "bench.gpu_gateway", "{out}.json", "--system", system, "--gpu", "{gpu}",
                "--only-loads", "--rate", "9", "--loads", *loads)  # fmt: skip
     return Part(limit_s, command, env)
 
@@ -115,18 +114,18 @@ PARTS = {
 }  # fmt: skip
 
 
-def filled(words: str, out: Path, load: str, gpu: int, empty: Path) -> str:
+def filled(words: str, out: Path, gpu: int, empty: Path) -> str:
     if words == "{empty}":
         words = tempfile.mkdtemp(dir=empty)
-    for name, value in (("out", str(out)), ("load", load), ("gpu", str(gpu))):
+    for name, value in (("out", str(out)), ("gpu", str(gpu))):
         words = words.replace(f"{{{name}}}", value)
     return words
 
 
-def run(part: Part, out: Path, load: str, gpu: int, empty: Path) -> tuple[int | None, float]:
+def run(part: Part, out: Path, gpu: int, empty: Path) -> tuple[int | None, float]:
     """Exit code, None at its time limit; seconds."""
-    command = [sys.executable, *(filled(word, out, load, gpu, empty) for word in part.command)]
-    own = {name: filled(value, out, load, gpu, empty) for name, value in part.env.items()}
+    command = [sys.executable, *(filled(word, out, gpu, empty) for word in part.command)]
+    own = {name: filled(value, out, gpu, empty) for name, value in part.env.items()}
     if not part.chooses_its_gpu:
         own["CUDA_VISIBLE_DEVICES"] = str(gpu)
     before, cores = dict(os.environ), os.sched_getaffinity(0)
@@ -153,7 +152,6 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help="in this order; else all")
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of all parts")
-    parser.add_argument("--load", default="", help="the load tool of bench.gpu_gateway")
     parser.add_argument("--list", action="store_true", help="the parts and their limits, and nothing else")
     given = parser.parse_args()
     names = given.parts or list(PARTS)
@@ -172,14 +170,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as empty:
         for name in names:
             part, left = PARTS[name], until - time.monotonic()
-            if "{load}" in part.command and not given.load:
-                how[name] = {"ended": "not run: it needs --load"}
-            elif part.both_gpus and gpus() < 2:
+            if part.both_gpus and gpus() < 2:
                 how[name] = {"ended": "not run: it needs two GPUs"}
             elif part.limit_s > left:
                 how[name] = {"ended": f"not run: it may take {part.limit_s:.0f} s, and {left:.0f} are left"}
             else:
-                code, seconds = run(part, out / name, given.load, given.gpu, Path(empty))
+                code, seconds = run(part, out / name, given.gpu, Path(empty))
                 how[name] = {"ended": "time limit" if code is None else f"code {code}", "seconds": f"{seconds:.0f}"}
             report.write_text(json.dumps(how, indent=1) + "\n")
             print(f"== {name}: {how[name]}", *_last(out / f"{name}.log"), sep="\n   ", flush=True)

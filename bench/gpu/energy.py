@@ -1,6 +1,7 @@
 """Energy that a GPU has used, by NVML."""
 
 import os
+import sys
 from typing import Any
 
 
@@ -20,7 +21,7 @@ class Energy:
             pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
             self._nvml = pynvml
         except Exception as error:
-            print(f"no energy is measured: {error!r}")
+            print(f"no energy is measured: {error!r}", file=sys.stderr)
 
     def joules(self) -> float | None:
         if self._nvml is None:
