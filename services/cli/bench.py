@@ -1,6 +1,7 @@
 """`hostless bench`: load on an OpenAI endpoint, and the latencies that its clients see."""
 
 import json
+import math
 import os
 import platform
 import time
@@ -145,13 +146,20 @@ def _limits(given: Sequence[str], known: Collection[str]) -> dict[str, float]:
     limits = {}
     for text in given:
         name, _, most = text.partition(":")
-        try:
-            limits[name] = float(most)
-        except ValueError:
-            raise UsageError(f"--goodput: {text!r} is not NAME:MILLISECONDS", "Like ttft:200") from None
         if name not in known:
             raise UsageError(f"--goodput: {name!r} can't be limited", f"Names: {', '.join(known)}")
+        limits[name] = _milliseconds(text, most)
     return limits
+
+
+def _milliseconds(given: str, number: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:  # false for NaN
+        raise UsageError(f"--goodput: {given!r} is not NAME:MILLISECONDS", "Like ttft:200")
+    return value
 
 
 @contextmanager

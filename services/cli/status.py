@@ -12,6 +12,7 @@ from services.cli.console import terminal
 from services.cli.errors import CliError
 from services.cli.mesh import run_folder, snapshot, tables
 from services.cli.mesh.run_folder import Mesh, RunningService
+from services.cli.openai_api import OpenAiApi
 
 SCHEDULER = "127.0.0.1:7010"
 
@@ -36,10 +37,10 @@ def status(
 
     Exit code 0: ready. 1: not ready, or not there.
     """
-    mesh = run_folder.find(url.rstrip("/"))
+    mesh = run_folder.find(url)
     seen = asyncio.run(snapshot.take(mesh or _elsewhere(url or URL, scheduler or SCHEDULER)))
     if not any(service.healthy for service in seen.services):
-        if folder := run_folder.starting():
+        if not url and (folder := run_folder.starting()):
             raise CliError("a mesh is starting on this machine, and not ready yet", f"Its logs: {folder}")
         raise CliError(f"nothing answers at {seen.url}", "Start it with: hostless up. Elsewhere: --url, --scheduler")
     if as_json:
@@ -53,7 +54,7 @@ def status(
 
 def _elsewhere(url: str, scheduler: str) -> Mesh:
     """A mesh that this machine's run folders don't know."""
-    gateway = url.split("://", 1)[-1].rstrip("/")
+    gateway = OpenAiApi(url).root.partition("://")[2]
     return Mesh(
         pid=0,
         url=f"http://{gateway}",

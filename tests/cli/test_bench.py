@@ -192,7 +192,13 @@ def test_ctrl_c_shows_what_has_come(server: FakeOpenAi, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "x").read_text())["requests"] == 3
 
 
-@pytest.mark.parametrize("flags", [["--goodput", "ttft"], ["--goodput", "itl:3"], ["--json", "/no/such/folder/x"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(["--goodput", wrong] for wrong in ("ttft", "ttft:nan", "ttft:0", "ttft:inf", "itl:3")),
+        ["--json", "/no/such/folder/x"],
+    ],
+)
 def test_what_is_wrong_is_said_before_anything_is_sent(server: FakeOpenAi, flags: list[str]) -> None:
     result = CliRunner().invoke(app, ["bench", "--url", server.url, *flags])
     assert isinstance(result.exception, UsageError)

@@ -112,9 +112,11 @@ async def test_what_is_away_is_part_of_the_picture() -> None:
     assert "nothing listens there" in drawn(seen, 100)
 
 
-def test_the_command_on_a_mesh_elsewhere(server: FakeOpenAi) -> None:
+@pytest.mark.parametrize(("scheme", "path"), [("http://", ""), ("http://", "/v1/"), ("", "")])
+def test_the_command_on_a_mesh_elsewhere(server: FakeOpenAi, scheme: str, path: str) -> None:
     server.pages |= {"/ready": b"", "/metrics": METRICS}
-    result = CliRunner().invoke(app, ["status", "--url", server.url, "--scheduler", "127.0.0.1:9", "--json"])
+    url = scheme + server.url.removeprefix("http://") + path
+    result = CliRunner().invoke(app, ["status", "--url", url, "--scheduler", "127.0.0.1:9", "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["ready"] is True
 
@@ -124,6 +126,10 @@ def test_nothing_there_yet() -> None:
     with pytest.raises(CliError, match="starting") as caught:
         CliRunner().invoke(app, ["status", "--scheduler", "127.0.0.1:9"], catch_exceptions=False)
     assert str(folder.path) in caught.value.hint
+    with pytest.raises(CliError, match="nothing answers"):  # another one was asked for
+        CliRunner().invoke(
+            app, ["status", "--url", "127.0.0.1:9", "--scheduler", "127.0.0.1:9"], catch_exceptions=False
+        )
     folder.close()
     assert run_folder.starting() is None
 

@@ -203,9 +203,10 @@ def test_of_two_meshes_the_one_that_the_environment_names(monkeypatch: pytest.Mo
     for folder, url in zip(folders, ("http://a:1", "http://b:2"), strict=True):
         folder.write(mesh(url))
     assert run_folder.here() == mesh("http://b:2")
-    for url in ("http://a:1", "http://b:2"):
-        monkeypatch.setenv("HOSTLESS_URL", f"{url}/v1/")
-        assert run_folder.here() == mesh(url)
+    for host in ("a:1", "b:2"):
+        for form in ("http://{}", "http://{}/v1/", "{}"):  # as clients take them
+            monkeypatch.setenv("HOSTLESS_URL", form.format(host))
+            assert run_folder.here() == mesh(f"http://{host}")
     monkeypatch.setenv("HOSTLESS_URL", "http://elsewhere:3")
     assert run_folder.here() is None
     for folder in folders:

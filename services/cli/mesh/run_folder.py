@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from services.cli.openai_api import OpenAiApi
 from services.common.paths import run_dir
 
 KEEP = 10
@@ -68,16 +69,18 @@ class RunFolder:
 
 
 def find(url: str = "") -> Mesh | None:
-    """The newest mesh of this machine that still runs, or the one that serves `url`; None when there is none."""
+    """The newest mesh of this machine that still runs, or the one that serves `url`, in any form that clients take;
+    None when there is none. Raises UsageError for what is no URL."""
+    root = OpenAiApi(url).root if url else ""
     for folder in sorted(run_dir().glob("*/"), reverse=True):
-        if _alive(folder) and (mesh := _read(folder / "mesh.json")) and url in ("", mesh.url):
+        if _alive(folder) and (mesh := _read(folder / "mesh.json")) and root in ("", mesh.url):
             return mesh
     return None
 
 
 def here() -> Mesh | None:
     """The mesh of this machine that HOSTLESS_URL names, or without it the newest; None when there is none."""
-    return find(os.environ.get("HOSTLESS_URL", "").rstrip("/").removesuffix("/v1"))
+    return find(os.environ.get("HOSTLESS_URL", ""))
 
 
 def starting() -> Path | None:
