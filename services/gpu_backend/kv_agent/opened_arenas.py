@@ -14,7 +14,7 @@ import numpy as np
 
 from hostless.v1.fabric_pb2 import RegionDescriptor
 from services.fabric import region_file
-from services.fabric.errors import FabricError
+from services.fabric.errors import FabricError, NotARegion
 from services.fabric.remote_region import RemoteRegion
 from services.fabric.transports import open_region
 from services.gpu_backend.kv_agent.arenas import PeerPages
@@ -106,7 +106,12 @@ def _ended(arena: RemoteRegion) -> bool:
     """Its owner has closed it, or has died: then nobody may have said so yet."""
     try:
         arena.verify()
-        path = Path(arena.descriptor.address)
-        return arena.mapped() is not None and path.exists() and region_file.remove_dead(path)
     except FabricError:
         return True
+    path = Path(arena.descriptor.address)
+    try:
+        return arena.mapped() is not None and path.exists() and region_file.remove_dead(path)
+    except (
+        NotARegion
+    ):  # what lies there can't be looked at now (too many open files, say), and says nothing of the owner
+        return False

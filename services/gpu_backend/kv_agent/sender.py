@@ -7,6 +7,7 @@ blocks when the prompt is computed.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 BATCH_BYTES = 64 << 20
 """Of blocks that are moved by one call, at most; one block at least."""
+LOOK_S = 10.0
+"""Between two looks for memory of the dead when no table changes: who left it first, and died later (frozen, say)."""
 
 
 class DecodeSide(Protocol):
@@ -151,7 +154,9 @@ class Sender:
         while True:
             changed = self._decode_side.changed
             await self._opener.let_go()
-            await changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await changed.wait()
 
     async def _see_through(self, handover: Handover) -> None:
         try:

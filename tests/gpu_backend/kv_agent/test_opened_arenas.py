@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from services.common import paths
-from services.fabric.errors import StaleRegion
+from services.fabric import region_file
+from services.fabric.errors import NotARegion, StaleRegion
 from services.fabric.region import MemoryRegion
 from services.fabric.rights import Rights
+from services.gpu_backend.kv_agent import sender
 from services.gpu_backend.kv_agent.buffer_place import ON_DEVICE, RegionDescriptor
 from services.gpu_backend.kv_agent.opened_arenas import MOST_LEFT, OpenedArenas
 from services.gpu_backend.kv_agent.pages import Blocks, HostPages
@@ -85,6 +87,20 @@ def test_who_lives_is_left_alone() -> None:
         arenas.close()
 
 
+def test_who_lives_is_left_alone_when_files_can_not_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(path: Path, writable: bool = True) -> int:
+        raise NotARegion(f"can't open region {path}: Too many open files")
+
+    arenas = OpenedArenas(HostPages(np.zeros((PAGES, BLOCK_BYTES), np.uint8)), lambda engine: True)
+    with decode_engine(1) as place:
+        arena = arenas.host(place)
+        with monkeypatch.context() as m:
+            m.setattr(region_file, "open_file", no_more)
+            arenas.let_go()
+        assert arenas.host(place) is arena
+        arenas.close()
+
+
 def test_pinned_memory_that_stays_is_bounded_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
     pages = BesideAScheduler()
     arenas = OpenedArenas(pages, lambda engine: True)
@@ -121,7 +137,11 @@ def test_memory_of_gpus_that_stays_open_is_bounded() -> None:
     opened(101)
 
 
-async def test_who_has_ended_is_let_go_of_when_engines_come_or_go_without_a_hand_over() -> None:
+@pytest.mark.parametrize("told", [True, False])
+async def test_who_has_ended_is_let_go_of_without_a_hand_over(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When engines come or go; or later, where the engine left the table first, and ended then."""
+    if not told:
+        monkeypatch.setattr(sender, "LOOK_S", 0.01)
     async with pair() as p:
         p.expect()
         p.send()
@@ -133,10 +153,11 @@ async def test_who_has_ended_is_let_go_of_when_engines_come_or_go_without_a_hand
         p.receiver.forget(2, 1)
         assert p.receiver._buffers._arena is not None
         p.receiver._buffers._arena.close()
-        await asyncio.sleep(0)
-        assert opened
-        p.changed, changed = asyncio.Event(), p.changed
-        changed.set()
+        if told:
+            await asyncio.sleep(0)
+            assert opened
+            p.changed, changed = asyncio.Event(), p.changed
+            changed.set()
         await until(lambda: not opened)
         assert not arena.mapped()
         assert isinstance(buffer, RemoteBuffer)
