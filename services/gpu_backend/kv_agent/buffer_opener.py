@@ -42,7 +42,7 @@ class BufferOpener:
         if place.on_device:
             try:
                 async with self._opening:
-                    address = await asyncio.to_thread(self._arenas.device, place.region, number)
+                    address = await to_its_end(partial(self._arenas.device, place.region, number))
             except OSError as error:
                 log.warning(
                     "a decode engine's GPU can't be reached: KV goes by host memory", extra={"why": repr(error)}

@@ -85,7 +85,7 @@ class ReceiveBuffers:
             await all_over([making])
         except asyncio.CancelledError:
             if not making.exception():
-                self.unmake(making.result())
+                making.result().end()
             raise
         return making.result()
 

@@ -3,6 +3,7 @@ back to host memory."""
 
 import asyncio
 import contextlib
+import threading
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,32 @@ async def test_a_prompt_that_ends_before_its_buffer_is_opened_says_nothing_of_th
         await handed_over(p, 8, 2)
         assert device_of(p.prefill).copies > 0
         assert "can't be reached" not in caplog.text
+
+
+async def test_who_leaves_while_a_gpu_is_being_reached_leaves_when_that_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pages may be closed then."""
+    begun, go_on, reached = threading.Event(), threading.Event(), list[bytes]()
+
+    def slowly(kv_pages: FakeDevicePages, handle: bytes) -> int:
+        begun.set()
+        assert go_on.wait(60)
+        reached.append(handle)
+        return 0
+
+    monkeypatch.setattr(FakeDevicePages, "reach", slowly)
+    async with pair(receive_on_device=True) as p:
+        p.expect()
+        opening = asyncio.create_task(p.sender._opener.open(7, p.open))
+        assert await asyncio.to_thread(begun.wait, 60)
+        opening.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert reached
+        p.receiver.forget(2, 1)
 
 
 async def test_another_machine_is_given_host_memory_with_the_hit_in_it() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from services.common import paths
+from services.fabric.gate import GateKey
 from services.fabric.hosting import SHARED_MEMORY
 from services.fabric.region import MemoryRegion
 from services.fabric.rights import Rights
@@ -18,6 +19,7 @@ from services.gpu_backend.kv_agent.load_buffer import LoadBuffer
 from services.gpu_backend.kv_agent.pages import HostPages
 from services.gpu_backend.kv_agent.receive_buffers import ReceiveBuffers
 from services.gpu_backend.kv_agent.settings import AgentSettings
+from tests.gpu_backend.kv_agent.fake_device import FakeDevicePages
 from tests.gpu_backend.kv_agent.test_transfers import BLOCK_BYTES, LAYERS, PAGES, End, pair
 
 PATIENCE_S = 30.0
@@ -69,6 +71,22 @@ async def test_a_receive_buffer_whose_maker_leaves(slow: SlowRegions) -> None:
     await slow.until_begun()
     await cancelled(task, slow)
     assert len(slow.made) == 1
+
+
+async def test_a_buffer_in_place_of_another_whose_maker_leaves(slow: SlowRegions) -> None:
+    pages = FakeDevicePages(np.zeros((PAGES, BLOCK_BYTES), np.uint8), LAYERS)
+    buffers = ReceiveBuffers(pages, slow, "test", AgentSettings(receive_on_device=True))  # type: ignore[arg-type]
+    before = await buffers.make(share := buffers.memory.ask(BLOCK_BYTES), 1)
+    assert before.place.gate
+    key = GateKey(before.place.gate)
+    task: asyncio.Task[object] = asyncio.create_task(buffers.of_its_own(1, before))
+    await slow.until_begun()
+    await cancelled(task, slow)
+    with key.hold():  # its gate is as open as it was
+        pass
+    key.close()
+    buffers.let_go(before, share)
+    assert buffers.memory.free == buffers.memory.size
 
 
 async def test_a_load_buffer_whose_maker_leaves(slow: SlowRegions) -> None:
