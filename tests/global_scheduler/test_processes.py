@@ -13,8 +13,9 @@ import pytest
 from hostless.v1 import scheduler_pb2 as pb
 from services.global_scheduler.client import SchedulerClient, SchedulerUnavailable
 from tests.processes import ServiceProcess, service
+from tests.waiting import PATIENCE_S
 
-LEASE_MS = 1000
+LEASE_MS = 3000
 
 
 def scheduler(*flags: str, wait: bool = True) -> AbstractAsyncContextManager[ServiceProcess]:
@@ -37,7 +38,7 @@ async def leader(address: str, engine_id: str) -> AsyncIterator[asyncio.subproce
 
 
 async def until(tables: AsyncIterator[pb.PlacementTable], wanted: set[str]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         async for table in tables:
             if {info.engine_id for info in table.engines} == wanted:
                 return
@@ -45,7 +46,7 @@ async def until(tables: AsyncIterator[pb.PlacementTable], wanted: set[str]) -> N
 
 async def chosen(client: SchedulerClient, count: int = 6) -> set[str]:
     items = [pb.ScheduleItem(request_id=str(i), model="small", prompt_tokens=10, max_tokens=10) for i in range(count)]
-    return {p.engine.engine_id or p.refusal.partition(":")[0] for p in await client.schedule(items)}
+    return {p.engine.engine_id or p.refusal.partition(":")[0] for p in await client.schedule(items, PATIENCE_S)}
 
 
 async def test_a_killed_and_a_frozen_leader_get_nothing() -> None:
@@ -83,7 +84,7 @@ async def test_a_restarted_engine_takes_its_name_over_from_a_frozen_one() -> Non
         await until(tables, {"a"})
         (before,) = (await client.status()).engines
         os.kill(old.pid, signal.SIGSTOP)
-        async with leader(running.address, "a"), asyncio.timeout(60):
+        async with leader(running.address, "a"), asyncio.timeout(PATIENCE_S):
             while (after := (await client.status()).engines[0]).info.epoch == before.info.epoch or not after.live:
                 await anext(tables)
             os.kill(old.pid, signal.SIGCONT)
@@ -103,7 +104,7 @@ async def test_a_frozen_scheduler_finds_its_engines_live_again() -> None:
         with pytest.raises(SchedulerUnavailable, match="DEADLINE_EXCEEDED"):
             await client.schedule([pb.ScheduleItem(model="small")], timeout_s=0.2)
         os.kill(running.process.pid, signal.SIGCONT)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while await chosen(client) != {"a"}:
                 await anext(tables)
 

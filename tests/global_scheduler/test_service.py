@@ -25,6 +25,7 @@ from services.global_scheduler.policy.registry import make_policy
 from services.global_scheduler.policy.state import Policy
 from services.global_scheduler.service import NAME, SchedulerService
 from services.global_scheduler.settings import SchedulerSettings
+from tests.waiting import PATIENCE_S
 
 
 class Running:
@@ -36,9 +37,9 @@ class Running:
 
 @asynccontextmanager
 async def scheduler(
-    lease_s: float = 60, address: str = "127.0.0.1:0", policy: Policy | None = None, wait_s: float = 60
+    leases: Leases | None = None, address: str = "127.0.0.1:0", policy: Policy | None = None, wait_s: float = 60
 ) -> AsyncIterator[Running]:
-    mesh, registry = Mesh(policy or LeastTokens(), Leases(lease_s, time.monotonic)), CollectorRegistry()
+    mesh, registry = Mesh(policy or LeastTokens(), leases or Leases(60, time.monotonic)), CollectorRegistry()
     registry.register(MeshCollector(mesh))
     service = SchedulerService(mesh, schedule_seconds(registry), wait_s)
     async with (
@@ -59,7 +60,7 @@ class Lead:
 
     async def say(self, message: pb.LeaderUp) -> int:
         await self._call.write(message)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             return (await self._call.read()).lease_ms
 
     def hang_up(self) -> None:
@@ -75,7 +76,7 @@ def names(table: pb.PlacementTable) -> list[str]:
 
 
 async def until(tables: AsyncIterator[pb.PlacementTable], wanted: list[str]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         async for table in tables:
             if names(table) == wanted:
                 return
@@ -85,7 +86,9 @@ async def test_a_burst_is_placed_in_order_or_refused_by_name(up) -> None:
     async with scheduler() as running, rpc.channel(running.address) as channel:
         async with SchedulerClient(running.address) as client:
             assert await Lead(channel).say(up("a", "b")) == 60_000
-            placed = await client.schedule([item("1"), item("2"), item("3", model="x"), item("4", prompt=99999)])
+            placed = await client.schedule(
+                [item("1"), item("2"), item("3", model="x"), item("4", prompt=99999)], PATIENCE_S
+            )
             assert [p.engine.engine_id for p in placed] == ["a", "b", "", ""]
             assert [p.refusal.partition(":")[0] for p in placed] == ["", "", "unknown_model", "too_large"]
             assert not placed[2].HasField("engine")
@@ -110,7 +113,7 @@ async def test_apart_engines_are_told_with_the_path_and_who_reads_what(up) -> No
     ):
         await Lead(channel).say(up("p", group="one", role=pb.ROLE_PREFILL, node="rack 1", reads=128))
         await Lead(channel).say(up("d", group="two", role=pb.ROLE_DECODE))
-        (placed,) = await client.schedule([item(prompt=700, hit=640)])
+        (placed,) = await client.schedule([item(prompt=700, hit=640)], PATIENCE_S)
         assert (placed.engine.engine_id, placed.decode.engine_id) == ("p", "d")
         assert (placed.path, placed.refusal) == (pb.READ_PATH_SPLIT, "")
         assert (placed.prefill_read_tokens, placed.decode_read_tokens, placed.reused_tokens) == (256, 384, 0)
@@ -132,7 +135,7 @@ async def test_a_hit_is_placed_where_it_is_held_as_long_as_that_is_known(up) -> 
     async def placed(client: SchedulerClient, marks: bytes = hit) -> tuple[str, int, int]:
         asked = item(prompt=700, hit=640)
         asked.hit_marks = marks
-        (where,) = await client.schedule([asked])
+        (where,) = await client.schedule([asked], PATIENCE_S)
         await first.say(up("a", introduce=False))  # what was placed is done
         await second.say(up("b", introduce=False))
         return where.engine.engine_id, where.prefill_read_tokens, where.reused_tokens
@@ -165,11 +168,11 @@ async def test_a_hit_is_placed_where_it_is_held_as_long_as_that_is_known(up) -> 
 
 
 @asynccontextmanager
-async def full(up, wait_s: float = 60, lease_s: float = 60) -> AsyncIterator[tuple[Running, SchedulerClient, Lead]]:
+async def full(up, wait_s: float = 60) -> AsyncIterator[tuple[Running, SchedulerClient, Lead]]:
     """A mesh whose one prefill engine, of the given leader, is overloaded."""
     policy = make_policy("dualpath", Parameters(beta_tokens=100))
     async with (
-        scheduler(policy=policy, wait_s=wait_s, lease_s=lease_s) as running,
+        scheduler(policy=policy, wait_s=wait_s) as running,
         rpc.channel(running.address) as channel,
         SchedulerClient(running.address) as client,
     ):
@@ -180,14 +183,14 @@ async def full(up, wait_s: float = 60, lease_s: float = 60) -> AsyncIterator[tup
 
 
 async def until_waiting(mesh: Mesh, count: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while mesh.waiting != count:  # noqa: ASYNC110 - the mesh tells nobody
             await asyncio.sleep(0)
 
 
 async def test_a_request_waits_for_a_report_that_makes_room(up) -> None:
     async with full(up) as (running, client, prefill), asyncio.TaskGroup() as tasks:
-        asked = tasks.create_task(client.schedule([item("1"), item("2")], timeout_s=30))
+        asked = tasks.create_task(client.schedule([item("1"), item("2")], PATIENCE_S))
         await until_waiting(running.mesh, 2)
         assert b"hostless:scheduler_waiting 2.0" in generate_latest(running.registry)
         await prefill.say(up("p", group="one", introduce=False, role=pb.ROLE_PREFILL))
@@ -197,8 +200,8 @@ async def test_a_request_waits_for_a_report_that_makes_room(up) -> None:
 
 async def on_lane(client: SchedulerClient) -> None:
     """By a request that is refused at once."""
-    await client.schedule([item(model="none")])
-    async with asyncio.timeout(60):
+    await client.schedule([item(model="none")], PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
         while client._lane.lane is None:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0)
 
@@ -206,14 +209,14 @@ async def on_lane(client: SchedulerClient) -> None:
 async def test_nobody_waits_on_the_lane(up) -> None:
     async with full(up) as (running, client, prefill), asyncio.TaskGroup() as tasks:
         await on_lane(client)
-        (refused,) = await client.schedule([item(model="none")])
+        (refused,) = await client.schedule([item(model="none")], PATIENCE_S)
         assert refused.refusal.startswith("unknown_model: ")
         mixed = [item("1"), item("2", model="none"), item("3")]
-        asked = tasks.create_task(client.schedule(mixed, timeout_s=30))
+        asked = tasks.create_task(client.schedule(mixed, PATIENCE_S))
         await until_waiting(running.mesh, 2)
         await prefill.say(up("p", group="one", introduce=False, role=pb.ROLE_PREFILL))
         assert [placed.decode.engine_id for placed in await asked] == ["d", "", "d"]
-        (placed,) = await client.schedule([item()])
+        (placed,) = await client.schedule([item()], PATIENCE_S)
         assert (placed.engine.engine_id, running.mesh.waiting) == ("p", 0)
         assert client._lane.lane is not None
 
@@ -224,32 +227,33 @@ async def test_a_lane_that_breaks_is_replaced(up) -> None:
             await on_lane(client)
             assert client._lane.lane is not None
             client._lane.lane.close()
-        (refused,) = await client.schedule([item(model="none")])
+        (refused,) = await client.schedule([item(model="none")], PATIENCE_S)
         assert refused.refusal
 
 
-async def test_a_wait_ends_at_its_bound_or_before_the_callers_deadline(up) -> None:
+async def test_a_wait_ends_at_its_bound_or_before_the_callers_deadline(up, monkeypatch: pytest.MonkeyPatch) -> None:
     async with full(up, wait_s=0.05) as (running, client, _):
-        (refused,) = await client.schedule([item()], timeout_s=30)
+        (refused,) = await client.schedule([item()], PATIENCE_S)
         assert refused.refusal.startswith("overloaded: the engines were overloaded for the 0.05 s")
         assert running.mesh.waiting == 0
-    async with full(up) as (running, client, _):
-        (refused,) = await client.schedule([item()], timeout_s=0.3)
+    monkeypatch.setattr("services.global_scheduler.service.ANSWER_S", PATIENCE_S - 0.1)
+    async with full(up, wait_s=2 * PATIENCE_S) as (running, client, _):
+        (refused,) = await client.schedule([item()], timeout_s=PATIENCE_S)
         assert refused.refusal.startswith("overloaded: ")
         assert running.mesh.waiting == 0
 
 
 async def test_who_hangs_up_waits_no_more(up) -> None:
     async with full(up) as (running, client, _):
-        asked = asyncio.ensure_future(client.schedule([item()], timeout_s=30))
+        asked = asyncio.ensure_future(client.schedule([item()], PATIENCE_S))
         await until_waiting(running.mesh, 1)
         asked.cancel()
         await until_waiting(running.mesh, 0)
 
 
 async def test_a_lost_engine_ends_the_wait_for_it(up) -> None:
-    async with full(up, lease_s=1) as (running, client, prefill), asyncio.TaskGroup() as tasks:
-        asked = tasks.create_task(client.schedule([item()], timeout_s=30))
+    async with full(up) as (running, client, prefill), asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(client.schedule([item()], PATIENCE_S))
         await until_waiting(running.mesh, 1)
         prefill.hang_up()
         (refused,) = await asked
@@ -257,8 +261,9 @@ async def test_a_lost_engine_ends_the_wait_for_it(up) -> None:
 
 
 async def test_watch_pushes_each_kind_of_change(up) -> None:
+    now = [0.0]  # by which leases run out; the service looks as often as they may
     async with (
-        scheduler(lease_s=0.5) as running,
+        scheduler(Leases(0.05, lambda: now[0])) as running,
         rpc.channel(running.address) as channel,
         SchedulerClient(running.address) as client,
         aclosing(client.watch()) as tables,
@@ -271,6 +276,7 @@ async def test_watch_pushes_each_kind_of_change(up) -> None:
         await until(tables, [])
         await one.say(up("a", group="one"))
         await until(tables, ["a"])
+        now[0] = 1.0
         await until(tables, [])  # its lease ran out, though nothing came
         await one.say(up("a", group="one", introduce=False))
         await two.say(up("b", group="two"))

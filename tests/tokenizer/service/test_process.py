@@ -17,6 +17,7 @@ from services.tokenizer.settings import TokenizerSettings
 from tests.processes import ServiceProcess, service
 from tests.tokenizer.service.rig import submit
 from tests.tokenizer.service.streams import stream_client
+from tests.waiting import PATIENCE_S
 
 
 def tokenizer(*flags: str, wait: bool = True) -> AbstractAsyncContextManager[ServiceProcess]:
@@ -32,7 +33,7 @@ async def test_a_tokenizer_without_a_mesh_serves_and_stops_cleanly() -> None:
             answer = await stub.Check(health_pb2.HealthCheckRequest(service="hostless.v1.Frontend"))
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         url = f"http://{running.metrics}/metrics"
-        page = (await asyncio.to_thread(urllib.request.urlopen, url, timeout=5)).read().decode()
+        page = (await asyncio.to_thread(urllib.request.urlopen, url, timeout=PATIENCE_S)).read().decode()
         assert re.search(r"^hostless:tokenizer_engines_attached 0\.0$", page, re.MULTILINE)
         assert re.search(r"^hostless:tokenizer_generated_tokens_total 0\.0$", page, re.MULTILINE)
         running.process.send_signal(signal.SIGTERM)
