@@ -29,5 +29,8 @@ def wait_until(holds: Callable[[], bool], saw: Callable[[], object] | None = Non
 
 
 def _told(holds: Callable[[], object], saw: Callable[[], object] | None) -> str:
-    condition = " ".join(inspect.getsource(holds).split())
+    try:
+        condition = " ".join(inspect.getsource(holds).split())
+    except (OSError, TypeError):  # a lock's `locked`, say, has no source
+        condition = repr(holds)
     return f"not within {PATIENCE_S:.0f} s: {condition}" + (f"; seen: {saw()}" if saw else "")
