@@ -97,7 +97,7 @@ def endpoint_load(
     require_writable(json_file)
     api = OpenAiApi(url or here(), api_key)
     load = Workload(
-        model=model or api.models()[0],
+        model=model or api.first_model(),
         endpoint=endpoint.value,
         requests=requests,
         concurrency=concurrency,

@@ -43,7 +43,7 @@ def chat(
     """
     api = OpenAiApi(url or here(), api_key)
     given = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
-    body: dict[str, Any] = {"model": model or _first(api), **{k: v for k, v in given.items() if v is not None}}
+    body: dict[str, Any] = {"model": model or api.first_model(), **{k: v for k, v in given.items() if v is not None}}
     talk = Conversation(api, body, system, stats)
     if message:
         whole = talk.ask(sys.stdin.read() if message == "-" else message)
@@ -55,13 +55,6 @@ def here() -> str:
     """URL of the newest mesh that runs on this machine, or the one it would have by default."""
     mesh = run_folder.find()
     return mesh.url if mesh else URL
-
-
-def _first(api: OpenAiApi) -> str:
-    models = api.models()
-    if not models:
-        raise CliError(f"{api.url} serves no model now", "hostless status says what it waits for")
-    return models[0]
 
 
 def _interactive(talk: Conversation, model: str) -> None:

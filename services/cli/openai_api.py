@@ -42,8 +42,18 @@ class OpenAiApi:
 
     def models(self) -> list[str]:
         """Ids of the models that it serves."""
-        with self._request("GET", "/v1/models") as reply:
-            return [str(model["id"]) for model in json.load(reply)["data"]]
+        try:
+            with self._request("GET", "/v1/models") as reply:
+                return [str(model["id"]) for model in json.load(reply)["data"]]
+        except (ValueError, TypeError, KeyError):
+            raise CliError(f"{self.root}/v1/models lists no models: is it an OpenAI endpoint?") from None
+
+    def first_model(self) -> str:
+        """For who names none. There may be none yet, which is a CliError too."""
+        models = self.models()
+        if not models:
+            raise CliError(f"{self.url} serves no model now", "hostless status says what it waits for")
+        return models[0]
 
     def text(self, path: str) -> str:
         """The body of a page, e.g. /metrics."""

@@ -4,6 +4,7 @@ Exit code 0: healthy. 1: not; one line says why. A gRPC target is asked through 
 """
 
 import asyncio
+import http.client
 import json
 import sys
 import urllib.error
@@ -44,6 +45,8 @@ def _http(url: str) -> str | None:
         return _told(error)
     except OSError as error:
         return _unreached(str(error))
+    except http.client.HTTPException:
+        return "what listens there speaks no HTTP"
 
 
 async def _grpc(address: str) -> str | None:
@@ -59,9 +62,11 @@ async def _grpc(address: str) -> str | None:
 
 def _told(error: urllib.error.HTTPError) -> str:
     """What the service itself says; Hostless's do as OpenAI's errors."""
-    body = error.read(4096).decode(errors="replace")
     try:
+        body = error.read(4096).decode(errors="replace")
         return str(json.loads(body)["error"]["message"])
+    except (OSError, http.client.HTTPException):  # it was cut
+        return f"status {error.code}"
     except (ValueError, TypeError, KeyError):
         return f"status {error.code} {body[:200]}".rstrip()
 

@@ -1,6 +1,5 @@
 """hostless chat against a fake server."""
 
-import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -116,10 +115,16 @@ def test_not_a_url() -> None:
         OpenAiApi("ftp://x")
 
 
-def test_no_model(server: FakeOpenAi) -> None:
-    server.pages["/v1/models"] = json.dumps({"data": []}).encode()
-    with pytest.raises(CliError, match="serves no model"):
-        chat("--url", server.url, "-m", "Hi")
+@pytest.mark.parametrize("command", [["chat", "-m", "Hi"], ["bench"]])
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [(b'{"data": []}', "serves no model"), (b"<html>", "lists no models"), (b"[1]", "lists no models")],
+)
+def test_no_model(server: FakeOpenAi, command: list[str], page: bytes, says: str) -> None:
+    server.pages["/v1/models"] = page
+    with pytest.raises(CliError, match=says):
+        CliRunner().invoke(app, [*command, "--url", server.url], catch_exceptions=False)
+    assert server.bodies == []
 
 
 def test_closing_the_iterator_closes_the_stream(server: FakeOpenAi) -> None:

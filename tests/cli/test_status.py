@@ -121,6 +121,12 @@ def test_the_command_on_a_mesh_elsewhere(server: FakeOpenAi, scheme: str, path: 
     assert json.loads(result.stdout)["ready"] is True
 
 
+@pytest.mark.parametrize("page", [b"<html>", b"\xff\xfe"])
+def test_what_is_no_gateway_has_no_figures(server: FakeOpenAi, page: bytes) -> None:
+    server.pages["/metrics"] = page
+    assert snapshot._figures(server.url) == {}
+
+
 def test_nothing_there_yet() -> None:
     folder = RunFolder()
     with pytest.raises(CliError, match="starting") as caught:

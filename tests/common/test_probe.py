@@ -43,6 +43,24 @@ async def test_what_is_there_and_silent(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"SSH-2.0-x\r\n", "what listens there speaks no HTTP"),
+        (b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", "status 503"),
+        (b"HTTP/1.1 503 No\r\nContent-Length: 9\r\n\r\n{", "status 503 {"),
+    ],
+)
+async def test_what_is_no_page(said: bytes, why: str) -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        writer.close()
+
+    async with await asyncio.start_server(say, "127.0.0.1", 0) as server:
+        assert await probe.ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ready") == why
+
+
+@pytest.mark.parametrize(
     ("body", "why"),
     [(b'{"error": {"message": "no engine is live"}}', "no engine is live"), (b"[]", "status 503 []")],
 )

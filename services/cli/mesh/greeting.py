@@ -17,6 +17,6 @@ def of(url: str) -> str:
 
 def _model(url: str) -> str:
     try:
-        return OpenAiApi(url, os.environ.get("HOSTLESS_API_KEY", ""), timeout_s=2.0).models()[0]
-    except (CliError, IndexError):  # keys are asked for, say; the sample is only a sample
+        return OpenAiApi(url, os.environ.get("HOSTLESS_API_KEY", ""), timeout_s=2.0).first_model()
+    except CliError:  # keys are asked for, say; the sample is only a sample
         return "MODEL"

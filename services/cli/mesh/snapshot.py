@@ -1,11 +1,11 @@
 """The state of a mesh at one moment, gathered from its health services, its scheduler and its metrics."""
 
 import asyncio
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
 
+from services.cli.errors import CliError
 from services.cli.mesh.run_folder import Mesh, RunningService
+from services.cli.openai_api import OpenAiApi
 
 ASK_S = 3.0
 
@@ -141,12 +141,10 @@ async def _engines(scheduler: RunningService | None) -> tuple[list[EngineState],
 def _figures(url: str) -> dict[str, float]:
     from prometheus_client.parser import text_string_to_metric_families
 
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url}/metrics", timeout=ASK_S) as reply:
-            families = list(text_string_to_metric_families(reply.read().decode()))
-    except (urllib.error.URLError, OSError):
-        return {}  # the gateway's row says what is wrong with it
+        families = list(text_string_to_metric_families(OpenAiApi(url, timeout_s=ASK_S).text("/metrics")))
+    except (CliError, ValueError):
+        return {}  # the gateway's row says what is wrong with it, unless it is no gateway
     samples = [sample for family in families for sample in family.samples]
     return {
         label: sum(sample.value for sample in samples if sample.name == name) for label, name in GATEWAY_FIGURES.items()
