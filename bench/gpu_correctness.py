@@ -26,13 +26,14 @@ from bench.engine.chats import chats
 from bench.engine.reference import Reference
 from bench.gpu.requests import prompts_of
 from bench.gpu.resident_client import Engine
-from bench.gpu.resident_engine import RandomWeights, Wanted, model_config
+from bench.gpu.resident_engine import Wanted, model_config
 from bench.gpu_resident import FORMS
 from services.common.paths import models_dir
 from services.gpu_backend.engines.torch_engine import TorchEngine, TorchSettings
 from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
 from services.gpu_backend.models.model import Model
+from services.gpu_backend.models.random_weights import RandomWeights
 from services.gpu_backend.models.registry import LoadedModel, load
 from services.gpu_backend.models.variants import VARIANTS
 from tests.gpu.engine import huggingface
@@ -59,7 +60,7 @@ class Recorded(RandomWeights):
     """Keeps what it drew, by name."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config, torch.float32)
+        super().__init__(config, torch.float32, torch.device("cuda"))
         self.tensors: dict[str, torch.Tensor] = {}
 
     def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -23,24 +23,11 @@ from services.gpu_backend.engines.cuda.host_driven import HostDrivenGraphEngine
 from services.gpu_backend.engines.cuda.settings import CudaSettings
 from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
+from services.gpu_backend.models.random_weights import RandomWeights
 
 BYTES_PER_S, FLOPS = 4.3e12, 790e12
 PREFILLS = (128, 256, 512, 1000, 1024, 2048)
 DECODES = [(batch, context) for batch in (1, 4, 16, 32, 64) for context in (128, 1024, 4096)]
-
-
-class RandomWeights:
-    """A WeightSource that draws tensors on the GPU."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        self.config = config
-
-    def has(self, name: str) -> bool:
-        return name == "lm_head.weight"
-
-    def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        drawn = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-        return drawn.mul_(0.1).add_(1) if len(shape) == 1 else drawn.mul_(shape[1] ** -0.5)
 
 
 def llama_8b(layers: int) -> Llama:
@@ -48,7 +35,8 @@ def llama_8b(layers: int) -> Llama:
         architecture="llama", layers=layers, hidden=4096, intermediate=14336, heads=32, kv_heads=8, head_dim=128,
         vocab=128_256, max_context=8192, rms_epsilon=1e-5, rope_theta=500_000.0,
     )  # fmt: skip
-    return Llama(RandomWeights(config), torch.bfloat16, torch.device("cuda"), lambda name, elements: None)
+    dtype, device = torch.bfloat16, torch.device("cuda")
+    return Llama(RandomWeights(config, dtype, device), dtype, device, lambda name, elements: None)
 
 
 def roofline_ms(config: ModelConfig, *, tokens: int, sampled: int, kv_tokens: int) -> float:

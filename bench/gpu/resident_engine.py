@@ -34,6 +34,7 @@ from services.gpu_backend.engines.cuda.program import Gate, Tail
 from services.gpu_backend.engines.cuda.settings import CudaSettings, decode_sizes, prefill_sizes
 from services.gpu_backend.models.config import ModelConfig
 from services.gpu_backend.models.llama import Llama
+from services.gpu_backend.models.random_weights import RandomWeights
 from services.gpu_backend.models.registry import load
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.overlap import OverlapScheduler
@@ -88,23 +89,6 @@ class Scheduler(Protocol):
     def counters(self) -> dict[str, int]: ...
 
 
-class RandomWeights:
-    """A WeightSource of values drawn on the GPU, the same in every process."""
-
-    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
-        self.config, self._dtype = config, dtype
-        self._generator = torch.Generator(device="cuda").manual_seed(7)
-
-    def has(self, name: str) -> bool:
-        return name == "lm_head.weight"
-
-    def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        drawn = torch.randn(shape, generator=self._generator, device="cuda", dtype=self._dtype)
-        if len(shape) == 1:
-            return drawn.mul_(0.1).add_(1)
-        return drawn if name == "model.embed_tokens.weight" else drawn.mul_(0.7 * shape[1] ** -0.5)
-
-
 def model_config(wanted: Wanted) -> ModelConfig:
     """Llama-3 8B's shape, or a small one, in which Qwen3's heads are wider than hidden size / heads, as in most of
     its models."""
@@ -125,7 +109,8 @@ def model_of(wanted: Wanted) -> Llama:
         assert isinstance(model, Llama)
         return model
     config, dtype = model_config(wanted), torch.float32 if wanted.small else torch.bfloat16
-    return Llama(RandomWeights(config, dtype), dtype, torch.device("cuda"), lambda name, elements: None)
+    device = torch.device("cuda")
+    return Llama(RandomWeights(config, dtype, device), dtype, device, lambda name, elements: None)
 
 
 class StampedEngine(CudaGraphEngine):
