@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from hostless.v1 import frontend_pb2 as pb
+from services.cli.mesh.ports import free_ports
 from services.gateway.errors import ApiError
 from services.gateway.metrics import ModelMetrics, TokenClock
 from services.gateway.reply import Reply
@@ -98,12 +99,12 @@ async def test_a_lost_tokenizer_fails_its_requests_and_comes_back(site: Site) ->
 
 async def test_a_tokenizer_that_starts_later() -> None:
     fake = FakeTokenizer()
-    async with fake.serve():
-        pass  # to have an address that is free
-    async with asyncio.timeout(60), site_of(fake, ready=False) as site:
-        assert (await site.get("/ready")).status == 503
-        assert (await site.get("/health")).status == 200
-        assert (await site.chat()).status == 503
-        async with fake.serve(fake.address):
-            await site.until_ready()
-            assert (await site.chat()).status == 200
+    with free_ports(1, "127.0.0.1") as [port]:
+        fake.address = f"127.0.0.1:{port}"
+        async with asyncio.timeout(60), site_of(fake, ready=False) as site:
+            assert (await site.get("/ready")).status == 503
+            assert (await site.get("/health")).status == 200
+            assert (await site.chat()).status == 503
+            async with fake.serve(fake.address):
+                await site.until_ready()
+                assert (await site.chat()).status == 200

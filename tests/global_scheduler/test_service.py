@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from hostless.v1 import scheduler_pb2 as pb
 from hostless.v1 import scheduler_pb2_grpc
+from services.cli.mesh.ports import free_ports
 from services.common import rpc
 from services.common.keys import block_keys, marks, root_key
 from services.common.lane import server as lane
@@ -290,16 +291,15 @@ async def test_watch_outlives_the_scheduler(up) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await anext(tables)
-    async with scheduler() as running, rpc.channel(running.address) as channel:
-        client = SchedulerClient(running.address)
-        tables = client.watch()
-        await Lead(channel).say(up("a"))
-        await until(tables, ["a"])
-    again = asyncio.ensure_future(until(tables, []))
-    async with scheduler(address=running.address):
-        await again
-        await tables.aclose()
-        await client.close()
+    with free_ports(1, "127.0.0.1") as [port]:
+        address = f"127.0.0.1:{port}"
+        async with SchedulerClient(address) as client, aclosing(client.watch()) as tables:
+            async with scheduler(address=address), rpc.channel(address) as channel:
+                await Lead(channel).say(up("a"))
+                await until(tables, ["a"])
+            again = asyncio.ensure_future(until(tables, []))
+            async with scheduler(address=address):
+                await again
 
 
 async def test_a_leader_that_was_replaced_is_told_so(up) -> None:
