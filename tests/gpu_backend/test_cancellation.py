@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from services.gpu_backend.cancellation import all_over, to_its_end
+from tests.waiting import until
 
 
 async def test_who_is_cancelled_twice_leaves_when_the_thread_has_ended() -> None:
@@ -13,12 +14,12 @@ async def test_who_is_cancelled_twice_leaves_when_the_thread_has_ended() -> None
 
     def work() -> None:
         begun.set()
-        go_on.wait(10)
+        assert go_on.wait(60)
         ended.set()
         raise ValueError("nobody asks for it any more")
 
     caller = asyncio.create_task(to_its_end(work))
-    await asyncio.to_thread(begun.wait, 10)
+    assert await asyncio.to_thread(begun.wait, 60)
     for _ in range(2):
         caller.cancel()
         await asyncio.sleep(0)
@@ -31,12 +32,18 @@ async def test_who_is_cancelled_twice_leaves_when_the_thread_has_ended() -> None
 
 
 async def test_a_deadline_is_told_as_one() -> None:
-    go_on = threading.Event()
-    asyncio.get_running_loop().call_later(0.05, go_on.set)
+    go_on, deadline = threading.Event(), asyncio.timeout(0.01)
+
+    async def go_on_later() -> None:
+        await until(deadline.expired)
+        go_on.set()
+
+    late = asyncio.create_task(go_on_later())
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await to_its_end(lambda: go_on.wait(10))
+        async with deadline:
+            assert await to_its_end(lambda: go_on.wait(60))
     assert go_on.is_set()
+    await late
 
 
 async def test_results_and_errors_are_the_works() -> None:

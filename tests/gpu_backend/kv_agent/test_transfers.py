@@ -200,7 +200,7 @@ async def test_whoever_leaves_while_a_buffer_is_opened_leaves_no_key_open(monkey
     class SlowKey(GateKey):
         def __init__(self, descriptor: RegionDescriptor) -> None:
             begun.set()
-            go_on.wait(10)
+            assert go_on.wait(60)
             super().__init__(descriptor)
             keys.append(self)
 
@@ -208,7 +208,7 @@ async def test_whoever_leaves_while_a_buffer_is_opened_leaves_no_key_open(monkey
     async with pair() as p:
         p.expect()
         p.send()
-        await asyncio.to_thread(begun.wait, 10)
+        assert await asyncio.to_thread(begun.wait, 60)
         p.sender.forget(1, 1)
         await asyncio.sleep(0)
         go_on.set()
