@@ -186,7 +186,7 @@ async def test_blocks_that_the_store_has_are_held_too(spawn: Any, rig: Any) -> N
 
 async def test_a_store_that_is_away_takes_nothing_from_what_is_held(spawn: Any, rig: Any) -> None:
     store = await spawn()
-    async with rig(store.address, held_bytes=100 * BLOCK_BYTES, read_timeout_s=0.3) as r:
+    async with rig(store.address, **PATIENT, held_bytes=100 * BLOCK_BYTES) as r:
         prompt = r.prompt(8)
         r.store(1, 1, prompt[: 5 * 64])
         await r.settled()
