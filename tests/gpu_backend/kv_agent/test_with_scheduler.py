@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from services.gpu_backend.kv_agent import AgentSettings, HostPages, KvAgent, Rin
 from services.gpu_backend.scheduler.host import HostScheduler
 from services.gpu_backend.scheduler.settings import SchedulerSettings
 from services.kvstore.client import StoreClient
+from tests.gpu_backend.kv_agent.conftest import PATIENT
 from tests.waiting import until
 
 PAGES, LANES, VOCAB, CONTEXT = 64, 4, 50_000, 2048
@@ -113,7 +114,7 @@ async def mesh(address: str, folder: Path) -> Any:
                 RingPrompts(owner),
                 HostPages(engine.kv_pages),
                 store,
-                AgentSettings(busy_poll_s=0.002),
+                AgentSettings(**cast(Any, PATIENT), busy_poll_s=0.002),
                 "e",
             )
             running = asyncio.create_task(agent.run())
@@ -140,7 +141,7 @@ async def test_the_second_request_computes_only_what_is_new(spawn: Any, tmp_path
         assert m.agent.counters.blocks_dropped == 0
         # the next turn: the whole conversation so far, and something new
         turn = np.concatenate([prompt, np.array(alone), [1, 2, 3]])
-        async with m.store.lease(block_keys(ROOT, turn), 30) as hit:
+        async with m.store.lease(block_keys(ROOT, turn), 60, 60) as hit:
             assert hit.hit == blocks
             before = m.engine.computed
             loaded, cached = await m.ask(turn, 5, cached=64 * hit.hit)
