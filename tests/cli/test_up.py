@@ -63,6 +63,14 @@ def test_every_service_understands_its_flags_and_finds_the_others(options: MeshO
     assert len(set(used)) == len(used)
 
 
+@pytest.mark.parametrize(
+    ("host", "written"), [("0.0.0.0", HOST), ("::", HOST), ("10.0.0.1", "10.0.0.1"), ("::1", "[::1]"), ("box", "box")]
+)
+def test_where_the_gateway_is_reached(host: str, written: str) -> None:
+    gateway = plan(MeshOptions(host=host, port=8001))[-1]
+    assert gateway.probe == f"http://{written}:8001/ready"
+
+
 def test_engines_of_two_roles_take_the_place_of_those_that_do_it_all() -> None:
     plans = {service.name: service for service in plan(MeshOptions(prefill=2, decode=1))}
     engines = ["prefill-0", "prefill-1", "decode-0"]

@@ -142,8 +142,10 @@ def _gateway(options: MeshOptions, tokenizer: str, scheduler: str) -> ServicePla
 
 
 def reachable(host: str) -> str:
-    """An address that a client on this machine can use for a server that listens on `host`."""
-    return HOST if host in ("0.0.0.0", "::", "") else host
+    """What a client on this machine writes before `:port` for a server that listens on `host`."""
+    if host in ("0.0.0.0", "::", ""):
+        return HOST
+    return f"[{host}]" if ":" in host else host
 
 
 def _python(service: str) -> tuple[str, ...]:
