@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from services.cli.errors import CliError, UsageError
 
@@ -30,8 +30,8 @@ class OpenAiApi:
     """`url` is the server's root, with or without /v1. Raises CliError for whatever goes wrong."""
 
     def __init__(self, url: str, api_key: str = "", timeout_s: float = TIMEOUT_S) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        parts = _server(url if "://" in url else f"http://{url}")
+        if parts is None:
             raise UsageError(f"{url!r} is not the URL of a server", "Like http://127.0.0.1:8000")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -99,6 +99,16 @@ class OpenAiApi:
             ) from None
         finally:
             connection.close()
+
+
+def _server(url: str) -> SplitResult | None:
+    """The URL's parts; None unless it names a server."""
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, or half an IPv6 address
+        return None
+    return parts if named and parts.scheme in ("http", "https") else None
 
 
 def _events(reply: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -110,9 +110,10 @@ def test_nobody_there() -> None:
         chat("--url", "127.0.0.1:9", "-m", "Hi")
 
 
-def test_not_a_url() -> None:
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:port", "x:70000", "http://[::1", "::1"])
+def test_not_a_url(url: str) -> None:
     with pytest.raises(CliError, match="is not the URL"):
-        OpenAiApi("ftp://x")
+        OpenAiApi(url)
 
 
 @pytest.mark.parametrize("command", [["chat", "-m", "Hi"], ["bench"]])
