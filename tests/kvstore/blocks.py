@@ -7,6 +7,7 @@ from services.fabric.region import MemoryRegion
 from services.kvstore.block import Block
 from services.kvstore.client import StoreClient
 from services.kvstore.engines.page import PAGE_BYTES
+from tests.waiting import PATIENCE_S
 
 LENGTH = 20_000
 
@@ -36,20 +37,20 @@ def size(*blocks: Block) -> int:
 
 
 async def put(client: StoreClient, blocks: list[Block]) -> list[str]:
-    async with client.write(blocks) as batch:
+    async with client.write(blocks, PATIENCE_S) as batch:
         for at, block in enumerate(blocks):
             if not batch.reason(at):
                 batch.fill(at, payload(block))
-        return await batch.commit()
+        return await batch.commit(PATIENCE_S)
 
 
 async def get(client: StoreClient, blocks: list[Block], region: MemoryRegion) -> int:
     """Blocks of the chain that can be read; their bytes are checked."""
-    async with client.lease([block.key for block in blocks], 10) as hit:
+    async with client.lease(keys(blocks), PATIENCE_S, PATIENCE_S) as hit:
         if not hit.hit:
             return 0
         length = blocks[0].length
-        got = await client.read(hit.lease_id, 0, hit.hit, length, region.descriptor())
+        got = await client.read(hit.lease_id, 0, hit.hit, length, region.descriptor(), timeout_s=PATIENCE_S)
     for at, block in enumerate(blocks[: got.blocks]):
         assert region.view[at * length : (at + 1) * length].tobytes() == payload(block)
     return got.blocks
