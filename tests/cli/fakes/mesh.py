@@ -45,7 +45,7 @@ def plans(folder: Path, specs: list[str], ports: list[int]) -> list[ServicePlan]
         name, _, trait = spec.partition(":")
         address = f"{HOST}:{port}"
         command = (sys.executable, str(SERVICE), name, address, str(folder / "journal"), *filter(None, [trait]))
-        made.append(ServicePlan(name, command, address, ready_s=30, stop_s=1 if trait == "deaf" else 10))
+        made.append(ServicePlan(name, command, address, ready_s=60, stop_s=1 if trait == "deaf" else 60))
     return made
 
 

@@ -18,7 +18,7 @@ from tests.tokenizer.conftest import CHATML, toy_metadata
 from tests.tokenizer.ring.fake_engine import FakeEngine
 from tests.tokenizer.ring.fake_scheduler import FakeScheduler
 from tests.tokenizer.service.streams import StreamClient, stream_client
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 CONTEXT, VOCAB = 4096, 300
 MODEL = "toy"
@@ -212,7 +212,12 @@ async def make_rig(
             await engine.start()
             stack.push_async_callback(engine.stop)
         mesh.show(made)
-        defaults: dict[str, Any] = {"scheduler": mesh.address, "metrics_address": "", "address": "127.0.0.1:0"}
+        defaults: dict[str, Any] = {
+            "scheduler": mesh.address,
+            "metrics_address": "",
+            "address": "127.0.0.1:0",
+            "schedule_s": PATIENCE_S,
+        }
         tokenizer = await stack.enter_async_context(running(TokenizerSettings(**(defaults | settings))))
         client = await stack.enter_async_context(stream_client(f"127.0.0.1:{tokenizer.port}"))
         rig = Rig(mesh, made, tokenizer, client)
