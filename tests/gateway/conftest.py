@@ -109,6 +109,13 @@ class Answer:
         return [choice["finish_reason"] for choice in choices if choice["index"] == index and choice["finish_reason"]]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway takes who answers late on a busy machine for away: after half a second, and after one."""
+    monkeypatch.setattr("services.gateway.endpoints.STATUS_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr("services.gateway.session.DESCRIBE_TIMEOUT_S", WAIT_S)
+
+
 def parse_events(text: str) -> list[Any]:
     blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
     assert all(block.startswith("data: ") and "\n" not in block for block in blocks), blocks
