@@ -151,6 +151,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto pattern = static_cast<scan::Pattern>(input.byte() % 6);
   const std::uint8_t switches = input.byte();
   const bool ignore_merges = switches & 1, added = switches & 2, sentencepiece = switches & 4;
+  const bool composed = switches & 8;
   const Vocabulary vocabulary = read_vocabulary(input);
   std::vector<bpe::AddedToken> found;
   const auto next = static_cast<std::uint32_t>(vocabulary.texts.size());
@@ -165,12 +166,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     const bpe::Bpe encoder(bpe::VocabularyReader(vocabulary.tokens(), sentencepiece).tables(merges, ignore_merges, {}),
                            bpe::AddedTokens(found), bpe::AddedTokens({}),
-                           {.compose = {}, .prepend_space = false, .unify_space = sentencepiece},
+                           {.composed = composed, .prepend_space = false, .unify_space = sentencepiece},
                            sentencepiece ? nullptr : scan::cutter(pattern));
     bpe::Arena arena;
     const Ids ids = encode(encoder, text, added, arena);
     require(ids == encode(encoder, text, added, arena), "the second time differs");
-    if (!added && !sentencepiece && !ignore_merges) compare_pieces(vocabulary, scan::scalar_cutter(pattern), text, ids);
+    const bool plain = !added && !sentencepiece && !ignore_merges && !composed;
+    if (plain) compare_pieces(vocabulary, scan::scalar_cutter(pattern), text, ids);
   } catch (const bpe::Unsupported&) {
   }
   return 0;
