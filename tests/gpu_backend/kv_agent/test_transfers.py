@@ -266,8 +266,8 @@ async def test_hits_are_read_before_anybody_opens_a_few_at_a_time_and_count_as_q
         assert p.receiver.queued_tokens == (1 + 3) * 64
         store.go_on.set()
         assert (await opening)[1] == range(3)
-        assert p.receiver.queued_tokens == 0
         assert (await p.receiver.open(1, BLOCK_BYTES, ""))[1] == range(1)
+        assert p.receiver.queued_tokens == 0
 
 
 async def test_what_is_queued_may_be_asked_while_prompts_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
