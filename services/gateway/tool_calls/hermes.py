@@ -1,53 +1,32 @@
 """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, anywhere in the text: Hermes, Qwen."""
 
+from services.gateway.tool_calls.call_parser import CallParser
 from services.gateway.tool_calls.call_reader import CallReader
-from services.gateway.tool_calls.json_text import MOST_SPACE, SPACE, Closing, skip_space
+from services.gateway.tool_calls.json_text import MOST_SPACE, SPACE, skip_space
 from services.gateway.tool_calls.pieces import Piece
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-class HermesParser:
-    """A call whose end is not marked as it should be stands all the same."""
+class HermesParser(CallParser):
+    """Of content, white space and the beginning of a mark are held."""
+
+    closing = ("}", CLOSE)
 
     def __init__(self) -> None:
-        self._held = ""  # of content: white space, and the beginning of a mark
+        super().__init__()
         self._opened = ""  # a mark, white space around it
-        self._call: CallReader | None = None
-        self._closing: Closing | None = None
         self._behind_call = False
 
-    def push(self, text: str) -> list[Piece]:
-        pieces: list[Piece] = []
-        rest: str | None = text
-        while rest:
-            rest = self._step(rest, pieces)
-        return pieces
+    def _outside(self, text: str, pieces: list[Piece]) -> str | None:
+        return self._after_mark(text, pieces) if self._opened else self._content(text, pieces)
 
-    def finish(self) -> list[Piece]:
-        if self._call is not None:
-            return self._call.finish()
+    def _ended(self, is_call: bool) -> None:
+        self._behind_call = is_call
+
+    def _left(self) -> list[Piece]:
         text = self._opened + self._held
         return [text] if text and not (self._behind_call and not text.strip(SPACE)) else []
-
-    def _step(self, text: str, pieces: list[Piece]) -> str | None:
-        """Takes what it can in the state that it is in; gives the rest, for the next one."""
-        if self._call is not None:
-            pieces += self._call.push(text)
-            rest = self._call.rest
-            if rest is not None:
-                self._closing = Closing("}", CLOSE) if self._call.is_call else None
-                self._behind_call = self._call.is_call
-                self._call = None
-            return rest
-        if self._closing is not None:
-            rest = self._closing.feed(text)
-            if rest is not None:
-                self._closing = None
-            return rest
-        if self._opened:
-            return self._after_mark(text, pieces)
-        return self._content(text, pieces)
 
     def _content(self, text: str, pieces: list[Piece]) -> str | None:
         text, self._held = self._held + text, ""
