@@ -3,19 +3,16 @@
 python -m bench.fabric.owner HOST LENGTH prints the region's descriptor and the socket's address; ends with its input.
 """
 
-import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bench.common.child import end, first_line
+from bench.fabric.far_side import own
 from bench.fabric.shaped_link import ShapedLink
-from services.fabric.hosting import RegionHost
-from services.fabric.rights import Rights
 
 
 @contextmanager
@@ -41,17 +38,5 @@ def count(listener: socket.socket) -> None:
             peer.sendall(str(total).encode())
 
 
-def main(host: str, length: str) -> None:
-    with (
-        socket.create_server((host, 0)) as listener,
-        RegionHost("tcp", f"{host}:0") as regions,
-        regions.create(f"arbiter.{os.getpid()}", int(length), Rights.ALL) as region,
-    ):
-        threading.Thread(target=count, args=(listener,), daemon=True).start()
-        address = ":".join(str(part) for part in listener.getsockname())
-        print(region.descriptor().SerializeToString().hex(), address, flush=True)
-        sys.stdin.read()
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    own("arbiter", sys.argv[1], int(sys.argv[2]), count)

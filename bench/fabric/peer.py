@@ -5,13 +5,11 @@ first: a letter and a count. w: it sends so many bytes, and gets one back. r: it
 messages of so many bytes in turn, until it has enough.
 """
 
-import os
 import socket
 import sys
 import threading
 
-from services.fabric.hosting import RegionHost
-from services.fabric.rights import Rights
+from bench.fabric.far_side import own
 
 PIECE = 256 << 10
 
@@ -40,17 +38,5 @@ def accept(listener: socket.socket) -> None:
         threading.Thread(target=serve, args=(peer,), daemon=True).start()
 
 
-def main(length: str) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        RegionHost("tcp", "127.0.0.1:0") as regions,
-        regions.create(f"fabric.{os.getpid()}", int(length), Rights.ALL) as region,
-    ):
-        threading.Thread(target=accept, args=(listener,), daemon=True).start()
-        address = ":".join(str(part) for part in listener.getsockname())
-        print(region.descriptor().SerializeToString().hex(), address, flush=True)
-        sys.stdin.read()
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    own("fabric", "127.0.0.1", int(sys.argv[1]), accept)
