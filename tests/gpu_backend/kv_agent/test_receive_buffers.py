@@ -4,6 +4,7 @@ costs the others nothing but memory."""
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from services.fabric.hosting import SHARED_MEMORY
 from services.gpu_backend.kv_agent import receive_buffers
 from services.gpu_backend.kv_agent.buffer_memory import BufferMemory, Share
 from services.gpu_backend.kv_agent.pages import HostPages
+from services.gpu_backend.kv_agent.receive_buffer import ReceiveBuffer
 from services.gpu_backend.kv_agent.receive_buffers import ReceiveBuffers
 from services.gpu_backend.kv_agent.settings import AgentSettings
 from tests.waiting import until
@@ -39,13 +41,20 @@ async def buffers() -> AsyncIterator[ReceiveBuffers]:
     assert os.listdir(paths.shm_dir()) == []
 
 
-async def test_a_part_whose_gate_is_held_is_nobody_else_s(buffers: ReceiveBuffers) -> None:
-    share = buffers.memory.ask(3 * BLOCK_BYTES)
-    buffer = await buffers.make(share, 3)
+@asynccontextmanager
+async def let_go_while_held(buffers: ReceiveBuffers, blocks: int) -> AsyncIterator[ReceiveBuffer]:
+    """A buffer whose prompt has ended, while somebody is behind its gate."""
+    share = buffers.memory.ask(blocks * BLOCK_BYTES)
+    buffer = await buffers.make(share, blocks)
     assert buffer.place.gate
     key = GateKey(buffer.place.gate)
-    with key.hold():
+    with closing(key), key.hold():
         buffers.let_go(buffer, share)
+        yield buffer
+
+
+async def test_a_part_whose_gate_is_held_is_nobody_else_s(buffers: ReceiveBuffers) -> None:
+    async with let_go_while_held(buffers, 3):
         other = buffers.memory.ask(2 * BLOCK_BYTES)
         await asyncio.sleep(3 * receive_buffers.LOOK_S)  # more looks
         assert not other.granted.done()
@@ -53,7 +62,6 @@ async def test_a_part_whose_gate_is_held_is_nobody_else_s(buffers: ReceiveBuffer
         await other.granted
     assert not other.apart
     buffers.memory.give_back(other)
-    key.close()
 
 
 async def test_who_stands_still_is_told_of_and_others_get_memory_elsewhere(
@@ -62,12 +70,7 @@ async def test_who_stands_still_is_told_of_and_others_get_memory_elsewhere(
     monkeypatch.setattr(receive_buffers, "LATE_S", 0.0)
     monkeypatch.setattr(receive_buffers, "LATE_LOOK_S", 0.01)
     for freeze in range(1, 4):
-        share = buffers.memory.ask(3 * BLOCK_BYTES)
-        buffer = await buffers.make(share, 3)
-        assert buffer.place.gate
-        key = GateKey(buffer.place.gate)
-        with key.hold():
-            buffers.let_go(buffer, share)
+        async with let_go_while_held(buffers, 3) as buffer:
             other = buffers.memory.ask(4 * BLOCK_BYTES)
             async with asyncio.timeout(60):
                 await other.granted
@@ -83,7 +86,6 @@ async def test_who_stands_still_is_told_of_and_others_get_memory_elsewhere(
         async with asyncio.timeout(60):
             await third.granted
         buffers.let_go(await buffers.make(third, 2), third)
-        key.close()
         await until(lambda: buffers.memory.free == buffers.memory.size)
         assert buffers.late_bytes == 0
 
