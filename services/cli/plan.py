@@ -80,9 +80,11 @@ def signals() -> Iterator[Callable[[], None]]:
         signal.signal(number, lambda number, _: came.append(number))
     try:
         yield look
-    except BrokenExecutor as error:
-        look()  # a terminal sends Ctrl-C to all processes, and they may be the first to end
-        raise CliError("a process that simulated was killed", "is there memory for one on each core?") from error
+    except Exception as error:
+        look()  # a terminal sends Ctrl-C to all processes; some may end before this one, in whatever it does with them
+        if isinstance(error, BrokenExecutor):
+            raise CliError("a process that simulated was killed", "is there memory for one on each core?") from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
